@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxgnn._core.row_ids import csr_row_ids
+from jaxgnn._core.row_offsets import offsets_of
+
 Table = TypeVar("Table", np.ndarray, Array)
 
 
@@ -82,22 +85,20 @@ def pad_chunks(chunks: RowChunks, num_edges: int, num_rows: int) -> RowChunks:
 
 @functools.partial(jax.jit, static_argnames="num_edges")
 def chunk_rows_on_device(row_offsets: Int[Array, " rows+1"], num_edges: int) -> RowChunks:
-    """`chunk_rows` with JAX's operations, padded as by `pad_chunks`: all shapes are static."""
+    """`chunk_rows` of offsets on a device, padded as by `pad_chunks`: all shapes are static."""
     rows = row_offsets.shape[0] - 1
     length = chunk_length(num_edges, rows)
-    places = jnp.arange(chunk_capacity(num_edges, rows), dtype=jnp.int32)
+    capacity = chunk_capacity(num_edges, rows)
     if rows == 0:
         return RowChunks(padding_chunk(), length)
     lengths = jnp.diff(row_offsets)
-    chunks = jnp.where(lengths > length, -(-lengths // length), 0)
-    end = jnp.cumsum(chunks, dtype=jnp.int32)
-    # The row of a place is the first whose chunks end beyond it; rows without chunks are skipped.
-    row = jnp.searchsorted(end, places, side="right").astype(jnp.int32)
-    known = jnp.minimum(row, rows - 1)
-    chunk = places - (end[known] - chunks[known])
-    used = places < end[-1]
-    table = jnp.stack([jnp.where(used, row, -1), jnp.where(used, chunk, 0)], axis=1)
-    return RowChunks(table.astype(jnp.int32), length)
+    # By kernels where there are any: on a GPU XLA's sum and search over all rows are dozens.
+    first = offsets_of(jnp.where(lengths > length, -(-lengths // length), 0))
+    row = csr_row_ids(first, capacity)
+    place = jnp.arange(capacity, dtype=jnp.int32)
+    used = place < first[-1]
+    table = [jnp.where(used, row, -1), jnp.where(used, place - first[row], 0)]
+    return RowChunks(jnp.stack(table, axis=1), length)
 
 
 def padding_chunk() -> Int[Array, "1 2"]:

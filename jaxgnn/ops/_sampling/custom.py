@@ -12,9 +12,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.row_offsets import offsets_of
 from jaxgnn.graph import Graph
 from jaxgnn.ops._sampling.kernels import row_bounds
-from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import Places, numbers_below
 
 OwnMethod = Callable[[Graph, Int[Array, " places"], int, Array], Int[Array, "places size"]]

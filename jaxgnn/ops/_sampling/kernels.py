@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Int
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import sequential
+from jaxgnn._core.row_offsets import offsets_of
 from jaxgnn.ops._core.rows import Rows, neighbors, or_empty
 from jaxgnn.ops._sampling import reference
-from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import Places, Sample
 
 _STRATEGY = {"bucket": 0, "fastrand": 1, "stride": 2, "random": 3, "labor": 5, "weighted": 6}

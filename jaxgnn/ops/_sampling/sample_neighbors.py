@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.platform import Impl, chosen
+from jaxgnn._core.row_offsets import offsets_of
 from jaxgnn.graph import Blocks, Graph
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._sampling.custom import OwnMethod, chosen_edges
@@ -28,7 +29,6 @@ from jaxgnn.ops._sampling.hops import (
     level_of,
 )
 from jaxgnn.ops._sampling.kernels import row_bounds, sample_edges
-from jaxgnn.ops._sampling.row_offsets import offsets_of
 from jaxgnn.ops._sampling.sample import (
     ALL,
     LARGEST_SAMPLE,

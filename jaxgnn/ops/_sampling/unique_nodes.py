@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jaxgnn._core.row_offsets import offsets_of
 from jaxgnn.graph._take import padding_outside
-from jaxgnn.ops._sampling.row_offsets import offsets_of
 
 if TYPE_CHECKING:
     from jaxgnn.ops._sampling.hops import Level

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgnn.ops._sampling.row_offsets import offsets_of
+from jaxgnn._core.row_offsets import offsets_of
 
 
 def test_offsets_are_the_sums_of_the_lengths_before():
