@@ -61,13 +61,16 @@ constexpr int64_t kSoloLength = 32;
 // Teams narrower than a warp take several tiny rows only where these have fewer edges than this on
 // average: others gain more from being shared.
 constexpr int64_t kFewEdges = 4;
+// What is gathered stays in the L2 cache of an H100 or H200, in which rows that share senders need
+// not be neighbors.
+constexpr int64_t kCacheBytes = 48 << 20;
 // Several rows a worker leave a GPU idle where that makes fewer warps than this.
 constexpr int64_t kManyWarps = 8192;
 
 // For rows of the type T; without weights there is one head.
 template <typename T>
 GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads,
-                           int64_t row_limit = kNoLimit) {
+                           int64_t num_columns = INT64_MAX, int64_t row_limit = kNoLimit) {
   const int64_t num_rows = std::max<int64_t>(rows.num_rows, 1);
   const bool limited = row_limit < rows.num_edges / num_rows;
   const int64_t num_edges = limited ? row_limit * num_rows : rows.num_edges;
@@ -83,7 +86,7 @@ GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads,
                  num_edges,
                  static_cast<int>(std::clamp<int64_t>(mean, kSoloLength, INT32_MAX))};
   // The order of tiny rows is that of their lengths alone: it takes apart what shares senders.
-  if (tiny) p.rows.order = nullptr;
+  if (tiny && num_columns > kCacheBytes / std::max<int64_t>(p.row_bytes, 1)) p.rows.order = nullptr;
   return p;
 }
 
@@ -240,8 +243,9 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
 // teams of a warp share a row of more than p.solo_length edges: every one takes each kTeams-th
 // four, and they add up at the end. Else it would be a chain of as many waits as it has fours,
 // which small graphs have nothing to hide behind. For the same reason a chunk has all teams of a
-// warp, and no warp two chunks. Row indices fit in 32 bits (launch_rows), and so does the size of a
-// gathered row; edge indices may not.
+// warp, no warp has two chunks, and four teams or more have rows from as many parts of a row
+// schedule, which is by lengths: no warp has only long ones. Row indices fit in 32 bits
+// (launch_rows), and so does the size of a gathered row; edge indices may not.
 template <typename P, int V, int kLanes, bool kSeveral>
 __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     short_rows(const typename P::Params p) {
@@ -260,19 +264,25 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   const unsigned all = chunks + static_cast<unsigned>(p.rows.num_rows);
   const unsigned several = kSeveral ? p.rows_per_worker : 1;
   unsigned item = worker < chunks ? worker : chunks + (worker - chunks) * several;
-  if (kTeams == 1 && item >= all) return;
-  const unsigned last =
-      worker < chunks || !kSeveral ? min(item + 1, all) : min(item + several, all);
   unsigned before = chunks;  // a row's number is its item's less this
-  if (!kSeveral && p.rows.order != nullptr && worker >= chunks && item < all) {
-    before = item - static_cast<unsigned>(p.rows.order[item - chunks]);
+  bool mine = item < all;
+  if (!kSeveral && p.rows.order != nullptr && worker >= chunks) {
+    const unsigned rows = static_cast<unsigned>(p.rows.num_rows);
+    unsigned place = worker - chunks;
+    if (kTeams >= 4) {
+      const unsigned warps = (rows + kTeams - 1) / kTeams, warp = place / kTeams;
+      place = warp < warps ? place % kTeams * warps + warp : rows;
+    }
+    mine = place < rows;
+    if (mine) before = item - static_cast<unsigned>(p.rows.order[place]);
   }
+  if (kTeams == 1 && !mine) return;
+  const unsigned last = worker < chunks ? item + 1 : min(item + several, all);  // of kSeveral
 
   struct Stretch {
     int64_t begin;
     int count;  // -1: nothing to do
   };
-  const int row_limit = static_cast<int>(min(p.row_limit, int64_t{INT32_MAX}));
   const auto whole_row = [&](unsigned row) -> Stretch {  // find_work has more to carry
     if (p.rows.wide_offsets) {
       const int64_t* at = static_cast<const int64_t*>(p.rows.offsets) + row;
@@ -280,7 +290,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
       return {at[0], degree > p.rows.chunk_length ? -1 : static_cast<int>(degree)};
     }
     const int32_t* at = static_cast<const int32_t*>(p.rows.offsets) + row;
-    const int degree = min(at[1] - at[0], row_limit);
+    const int degree = static_cast<int>(min(int64_t{at[1] - at[0]}, p.row_limit));
     return {at[0], degree > p.rows.chunk_length ? -1 : degree};
   };
   const auto load_from = [&](unsigned (&from)[kSteps], int64_t begin, int count) {
@@ -318,7 +328,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
     const bool mine = part.row >= 0 && worker % kTeams == 0;
     next = {part.begin, mine ? part.count : -1};
     before = mine ? item - static_cast<unsigned>(part.row) : item;
-  } else if (kTeams == 1 || item < all) {
+  } else if (mine) {
     next = whole_row(item - before);
   }
   unsigned from[kSteps];
@@ -353,7 +363,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   }
   load_from(from, next.begin, next.count);
 #pragma unroll 1
-  for (; item < last; ++item) {
+  for (; !kSeveral || item < last; ++item) {  // once if not kSeveral, also with nothing to do
     Stretch now = next;
     next = kSeveral && item + 1 < last ? whole_row(item + 1 - before) : Stretch{0, 0};
     lane.begin(item - before);

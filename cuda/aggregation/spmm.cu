@@ -221,14 +221,15 @@ cudaError_t launch_kind(const Params<T>& p, bool narrow_slices, const Launch& la
 template <typename T>
 cudaError_t launch_type(const SpmmArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  const Params<T> p{gather_params<T>(args.rows, args.width, args.heads, args.row_limit),
-                    static_cast<const T*>(args.x),
-                    static_cast<const A*>(args.weights),
-                    static_cast<T*>(args.out),
-                    static_cast<Ties<T>*>(args.ties),
-                    static_cast<A*>(args.partials),
-                    args.reduce == Reduce::kMin ? A(-1) : A(1),
-                    args.reduce == Reduce::kMean};
+  const Params<T> p{
+      gather_params<T>(args.rows, args.width, args.heads, args.num_columns, args.row_limit),
+      static_cast<const T*>(args.x),
+      static_cast<const A*>(args.weights),
+      static_cast<T*>(args.out),
+      static_cast<Ties<T>*>(args.ties),
+      static_cast<A*>(args.partials),
+      args.reduce == Reduce::kMin ? A(-1) : A(1),
+      args.reduce == Reduce::kMean};
   const bool sum = args.reduce == Reduce::kSum || args.reduce == Reduce::kMean;
   if (launch.load || sum) JAXGNN_TRY((launch_kind<T, Kind::kSum>(p, args.narrow_slices, launch)));
   if (launch.load || (!sum && p.ties == nullptr)) {

@@ -1,6 +1,7 @@
 """Orders of the rows: which rows follow each other, and that no result depends on it."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +88,31 @@ def test_order_of_rows_changes_no_bit(edges_a_row, dtype):
                 both(ordered, values, reduce), both(graph, values, reduce), strict=True
             ):
                 np.testing.assert_array_equal(ours, plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [1, 7, 8, 9, 250, 301])
+@pytest.mark.parametrize("edges_a_row", [3, 12, 40], ids=["few", "tiny", "short"])
+def test_order_of_narrow_rows_changes_no_bit(edges_a_row, num_rows):
+    """Several rows a warp, which come from as many parts of the schedule."""
+    rng = np.random.default_rng(num_rows)
+    # Of geometric lengths, and one row of several chunks.
+    lengths = rng.geometric(1 / edges_a_row, num_rows)
+    lengths[num_rows // 2] = 600
+    receivers = np.repeat(np.arange(num_rows), lengths)
+    senders = rng.integers(90, size=receivers.size)
+    graph = Graph.from_edges(senders, receivers, num_senders=90, num_receivers=num_rows)
+    ordered = graph.with_row_schedule()
+    mean = jax.jit(functools.partial(spmm, reduce="mean"))
+    for width, dtype in itertools.product((2, 4, 8, 16, 32, 64, 128), ("float32", "float16")):
+        x = jnp.asarray(rng.standard_normal((90, width)), dtype)
+        np.testing.assert_array_equal(mean(ordered, x), mean(graph, x))
+        expected = np.zeros((num_rows, width))
+        np.add.at(expected, receivers, np.asarray(x, np.float64)[senders])
+        close = 1e-5 if dtype == "float32" else 2e-3
+        np.testing.assert_allclose(
+            np.asarray(mean(ordered, x), np.float64), expected / lengths[:, None], close, close
+        )
 
 
 @pytest.mark.gpu
