@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kLongBlocks)
 // teams of a warp share a row of more than p.solo_length edges: every one takes each kTeams-th
 // four, and they add up at the end. Else it would be a chain of as many waits as it has fours,
 // which small graphs have nothing to hide behind. For the same reason a chunk has all teams of a
-// warp, no warp has two chunks, and four teams or more have rows from as many parts of a row
+// warp, no warp has two chunks, and the teams of a warp have rows from as many parts of a row
 // schedule, which is by lengths: no warp has only long ones. Row indices fit in 32 bits
 // (launch_rows), and so does the size of a gathered row; edge indices may not.
 template <typename P, int V, int kLanes, bool kSeveral>
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   if (!kSeveral && p.rows.order != nullptr && worker >= chunks) {
     const unsigned rows = static_cast<unsigned>(p.rows.num_rows);
     unsigned place = worker - chunks;
-    if (kTeams >= 4) {
+    if (kTeams > 1) {
       const unsigned warps = (rows + kTeams - 1) / kTeams, warp = place / kTeams;
       place = warp < warps ? place % kTeams * warps + warp : rows;
     }
