@@ -61,8 +61,9 @@ constexpr int64_t kSoloLength = 32;
 // Teams narrower than a warp take several tiny rows only where these have fewer edges than this on
 // average: others gain more from being shared.
 constexpr int64_t kFewEdges = 4;
-// What is gathered stays in the L2 cache of an H100 or H200, in which rows that share senders need
-// not be neighbors.
+// Mean row length from which tiny rows come in their order where what they gather stays in the L2
+// cache of an H100 or H200. Shorter ones were not timed.
+constexpr int64_t kOrderedRow = 12;
 constexpr int64_t kCacheBytes = 48 << 20;
 // Several rows a worker leave a GPU idle where that makes fewer warps than this.
 constexpr int64_t kManyWarps = 8192;
@@ -86,7 +87,8 @@ GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads,
                  num_edges,
                  static_cast<int>(std::clamp<int64_t>(mean, kSoloLength, INT32_MAX))};
   // The order of tiny rows is that of their lengths alone: it takes apart what shares senders.
-  if (tiny && num_columns > kCacheBytes / std::max<int64_t>(p.row_bytes, 1)) p.rows.order = nullptr;
+  const bool cached = num_columns <= kCacheBytes / std::max<int64_t>(p.row_bytes, 1);
+  if (tiny && !(cached && mean >= kOrderedRow)) p.rows.order = nullptr;
   return p;
 }
 
