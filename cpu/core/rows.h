@@ -229,7 +229,7 @@ JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_
   __builtin_prefetch(begin + bytes - 1);  // the last line, if the row does not begin with one
 }
 
-// The same for a constant number of bytes, unrolled.
+// Prefetches a constant number of bytes, unrolled.
 template <int64_t kBytes, class T>
 JAXGNN_INLINE void prefetch_bytes(const T* row) {
   const char* begin = reinterpret_cast<const char*>(row);
@@ -237,6 +237,8 @@ JAXGNN_INLINE void prefetch_bytes(const T* row) {
   for (int64_t offset = 0; offset < kBytes; offset += 64) __builtin_prefetch(begin + offset);
   __builtin_prefetch(begin + kBytes - 1);
 }
+
+// prefetch_ahead of a constant number of bytes.
 template <int64_t kBytes, class T>
 JAXGNN_INLINE void prefetch_ahead(const Rows& csr, int64_t e, const T* x, int64_t width) {
   constexpr int64_t kDistance = prefetch_distance(kBytes);
