@@ -36,7 +36,8 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
              "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
   check.that(row_limit >= 0 && row_limit <= from.chunk_length,
              "row_limit must be from 0 to the chunk length");
-  check.that(row_limit == 0 || from.num_chunks() == 0, "with a row_limit there may be no chunks");
+  check.that(row_limit == 0 || (from.num_chunks() == 0 && reduce <= 1),
+             "a row_limit is of sums and means, and of rows without chunks");
   if (ties != nullptr) {
     const DataType counts = sums == xla::ffi::F32 && type != sums ? xla::ffi::F16 : type;
     check.matrix(*ties, counts, args.rows.num_rows, args.width,

@@ -37,7 +37,7 @@ def reduce_rows(
     `weights` are in the order of the rows and in the accumulation dtype. With `narrow_slices` a GPU
     cuts the features into slices of 128 bytes also for short rows: faster for rows of equal length
     whose senders' slices fit in the L2 cache. With a `row_limit`, at most the length of a chunk,
-    only the first so many edges of a row count.
+    only the first so many edges of a row count, in a sum or mean.
 
     On a GPU rows of at most one edge, such as the transpose of a sampled tree, are a gather that
     XLA fuses with what follows, an activation's derivative and the gradient of receivers' rows.
