@@ -44,8 +44,8 @@ class EdgeAhead {
 };
 
 // With kLimited, of sums, rows have a limit, and what is prefetched follows it. A function of its
-// own: the loop has no register to spare, and a third number of a row took 16 features a quarter
-// longer.
+// own: the loop has no register to spare, and with one value more rows of 16 features took a
+// quarter longer.
 template <class T, int N, int kVectors, Weighting kWeighting, Kind kKind, bool kLimited>
 JAXGNN_OUTLINE void run(const SpmmArgs& args, const Slice& slice, int64_t head_width,
                         const Work& work) {

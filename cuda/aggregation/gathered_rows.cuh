@@ -75,8 +75,8 @@ GatherParams gather_params(const Rows& rows, int64_t width, int64_t heads,
   const int64_t num_rows = std::max<int64_t>(rows.num_rows, 1);
   const bool limited = row_limit < rows.num_edges / num_rows;
   const int64_t num_edges = limited ? row_limit * num_rows : rows.num_edges;
-  const bool tiny = num_edges < kTinyRow * rows.num_rows;
   const int64_t mean = num_edges / num_rows;
+  const bool tiny = mean < kTinyRow;
   GatherParams p{rows,
                  width,
                  static_cast<int>(heads),
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kGatherThreads, P::kShortBlocks)
   Stretch next{0, -1};
   if (worker < chunks) {
     const Work part = find_work(p.rows, worker / kTeams);
-    const bool mine = part.row >= 0 && worker % kTeams == 0;
+    mine = part.row >= 0 && worker % kTeams == 0;
     next = {part.begin, mine ? part.count : -1};
     before = mine ? item - static_cast<unsigned>(part.row) : item;
   } else if (mine) {

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -36,20 +35,16 @@ def reduce_rows(
 
     `weights` are in the order of the rows and in the accumulation dtype. With `narrow_slices` a GPU
     cuts the features into slices of 128 bytes also for short rows: faster for rows of equal length
-    whose senders' slices fit in the L2 cache. With a `row_limit`, at most the length of a chunk,
-    only the first so many edges of a row count, in a sum or mean.
+    whose senders' slices fit in the L2 cache. With a `row_limit` only the first so many edges of
+    a row count, in a sum or mean; the rows then have no chunks.
 
     On a GPU rows of at most one edge, such as the transpose of a sampled tree, are a gather that
     XLA fuses with what follows, an activation's derivative and the gradient of receivers' rows.
     """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> Array:
-        limited = rows
-        if row_limit is not None:
-            table = jnp.zeros((0, 2), jnp.int32)
-            limited = rows._replace(chunks=dataclasses.replace(rows.chunks, table=table))
         attributes = {"narrow_slices": int(narrow_slices), "row_limit": row_limit or 0}
-        out, _ = _reduce("jaxgnn_spmm", 1, limited, x, weights, reduce, attributes)
+        out, _ = _reduce("jaxgnn_spmm", 1, rows, x, weights, reduce, attributes)
         return out
 
     gathers = rows.chunks.longest == 1 and rows.columns is not None

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear
+from jaxgnn.graph._row_chunks import no_chunks
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core.rows import in_row_order, neighbors
 from jaxgnn.ops._sampling.rows import (
@@ -55,7 +56,8 @@ def _aggregate(
         narrow = rows_are_even(linear_map.sample, places)
         limit = row_limit(linear_map.sample, places)
         if limit is not None:
-            rows = neighbors(places.graph, transpose=False)._replace(schedule=None)
+            whole = neighbors(places.graph, transpose=False)
+            rows = whole._replace(chunks=no_chunks(), schedule=None)
         else:
             rows = sampled_rows(linear_map.sample, places, order=weights is not None)
             weights = in_row_order(rows, weights)
