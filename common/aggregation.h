@@ -23,6 +23,7 @@ struct SpmmArgs {
   int64_t num_columns;  // N
   bool narrow_slices;   // on a GPU features are cut into slices of 128 bytes also for short rows
   int64_t row_limit;    // only the first so many edges of a row count, of sums; or kNoLimit
+  int64_t longest_row;  // no row has more edges; 0: not known
   const void* x;        // T[N, F]
   const void* weights;  // A[E, H], or null for ones
   void* out;            // T[R, F]

@@ -10,7 +10,8 @@ namespace jaxgnn::aggregation {
 template <class Launch>
 Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const AnyBuffer& x,
                   const AnyBuffer& weights, AnyBuffer& out, AnyBuffer* ties, AnyBuffer& partials,
-                  int64_t reduce, bool narrow_slices = false, int64_t row_limit = 0) {
+                  int64_t reduce, bool narrow_slices = false, int64_t row_limit = 0,
+                  int64_t longest_row = 0) {
   const DataType type = x.element_type(), sums = accumulator(type);
   const int64_t edges = from.num_edges() > 0 ? from.num_edges() : dim(x, 0);
   SpmmArgs args{};
@@ -22,6 +23,7 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
   args.num_columns = dim(x, 0);
   args.narrow_slices = narrow_slices;
   args.row_limit = row_limit > 0 ? row_limit : kNoLimit;
+  args.longest_row = longest_row;
   check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
   check.matrix(x, type, dim(x, 0), args.width, "x must be [nodes, features]");
   check.gathered(dim(x, 0), edges);
@@ -36,6 +38,7 @@ Error reduce_rows(Check& check, Launch& launch, const RowOperands& from, const A
              "reduce must be 0, 1, 2 or 3; with ties, 2 or 3");
   check.that(row_limit >= 0 && row_limit <= from.chunk_length,
              "row_limit must be from 0 to the chunk length");
+  check.that(longest_row >= 0, "longest_row must be 0 or more");
   check.that(row_limit == 0 || (from.num_chunks() == 0 && reduce <= 1),
              "a row_limit is of sums and means, and of rows without chunks");
   if (ties != nullptr) {
@@ -58,11 +61,12 @@ template <class Launch>
 Error spmm(Launch launch, AnyBuffer row_offsets, AnyBuffer columns, AnyBuffer chunks,
            AnyBuffer row_order, AnyBuffer x, AnyBuffer weights, Result out, Result partials,
            Int<attr::narrow_slices> narrow_slices, Int<attr::row_limit> row_limit,
-           Int<attr::reduce> reduce, Int<attr::chunk_length> chunk_length) {
+           Int<attr::longest_row> longest_row, Int<attr::reduce> reduce,
+           Int<attr::chunk_length> chunk_length) {
   Check check("jaxgnn_spmm");
   const RowOperands from{row_offsets, columns, &chunks, *chunk_length, &row_order};
   return reduce_rows(check, launch, from, x, weights, *out, nullptr, *partials, *reduce,
-                     *narrow_slices != 0, *row_limit);
+                     *narrow_slices != 0, *row_limit, *longest_row);
 }
 
 template <class Launch>

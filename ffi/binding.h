@@ -22,6 +22,7 @@ inline constexpr char chunk_length[] = "chunk_length";
 inline constexpr char drop_below[] = "drop_below";
 inline constexpr char group[] = "group";
 inline constexpr char heads[] = "heads";
+inline constexpr char longest_row[] = "longest_row";
 inline constexpr char negative_slope[] = "negative_slope";
 inline constexpr char narrow_slices[] = "narrow_slices";
 inline constexpr char num_edges[] = "num_edges";

@@ -16,7 +16,7 @@ set -eu
 cd "$(dirname "$0")/.."
 python=${1:-python3}
 tools=${2:-memcheck racecheck}
-tests=${3:-aggregation/test_spmm.py aggregation/test_sddmm.py aggregation/test_edges.py aggregation/test_extremum.py \
+tests=${3:-aggregation/test_spmm.py aggregation/test_long_rows.py aggregation/test_sddmm.py aggregation/test_edges.py aggregation/test_extremum.py \
 dropout/test_mask.py maxk/test_window_products.py maxk/test_weighted_window_products.py maxk/test_maxk_kernels.py maxk/test_maxk_fused.py \
 attention/test_gat_attention.py attention/test_gat_attention_gradients.py attention/test_dot_attention.py \
 attention/test_cosine_attention.py attention/test_cosine_gradients_gpu.py attention/test_gatv2_attention.py attention/test_sparse_attention.py \

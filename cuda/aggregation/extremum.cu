@@ -27,10 +27,15 @@ struct Selection {
   using Params = aggregation::Params<T>;
   static constexpr bool kWeighted = kHasWeights, kFloat = sizeof(T) == 4;
   static constexpr bool kNarrowRows = false;
+  static constexpr bool kBlockRows = false;
   static constexpr InFlight kInFlight = kWeighted ? InFlight::kOneChunk : InFlight::kNextChunk;
   // The maximum number of blocks a multiprocessor without register spills (on sm_90).
   static constexpr int kLongBlocks = kWeighted || sizeof(T) == 2 ? 8 : 10;
   static constexpr int kShortBlocks = kWeighted ? (kFloat ? 12 : 10) : kFloat ? 16 : 12;
+
+  static cudaError_t join(const Params& p, const Launch& launch) {
+    return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, false, false, launch);
+  }
 
   // In short rows the values are loaded with what is compared: an edge in a few attains the
   // extremum, and a wait costs more than bytes. In long rows few do, and only their values are
@@ -152,7 +157,7 @@ cudaError_t launch_type(const ExtremumArgs& args, const Launch& launch) {
   if (launch.load || p.weights == nullptr) {
     JAXGNN_TRY((launch_rows<Selection<T, false>>(p, rows_aligned, weights_aligned, launch)));
   }
-  return launch_join<T, Sum>(p.rows, p.partials, p.out, p.width, false, false, launch);
+  return cudaSuccess;
 }
 
 }  // namespace

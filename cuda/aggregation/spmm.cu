@@ -51,6 +51,35 @@ __device__ inline double larger(double a, double b) {
   return Extremum::combine<double>(a, b, false);
 }
 
+// The ties of the parts of each long row, of those parts that attained its extremum; after
+// join_parts.
+template <typename T, typename A>
+__global__ void join_ties(const Params<T> p) {
+  const int64_t first = blockIdx.x;
+  const RowPart chunk = p.rows.chunks[first];
+  if (chunk.row < 0 || chunk.part != 0) return;
+  const int64_t degree = load_offset(p.rows, chunk.row + 1) - load_offset(p.rows, chunk.row);
+  const int64_t parts = (degree + p.rows.chunk_length - 1) / p.rows.chunk_length;
+  for (int64_t f = threadIdx.x; f < p.width; f += blockDim.x) {
+    const A* extrema = p.partials + first * p.width + f;
+    const A* counts = extrema + p.rows.num_chunks * p.width;
+    const A extremum = widen(p.out[chunk.row * p.width + f]);
+    A sum = A(0);
+#pragma unroll 8
+    for (int64_t k = 0; k < parts; ++k) {
+      if (extrema[k * p.width] == extremum) sum += counts[k * p.width];
+    }
+    p.ties[chunk.row * p.width + f] = narrow<Ties<T>, A>(sum < A(kMostTies) ? sum : A(kMostTies));
+  }
+}
+
+template <typename T>
+cudaError_t launch_ties_join(const Params<T>& p, const Launch& launch) {
+  using A = typename Accumulator<T>::type;
+  if (!launch.load && p.rows.num_chunks == 0) return cudaSuccess;
+  return launch_kernel(launch, join_ties<T, A>, p.rows.num_chunks, 128, 0, p);
+}
+
 template <typename T, Kind kKind, bool kHasWeights>
 struct Reduction {
   using Type = T;
@@ -58,9 +87,18 @@ struct Reduction {
   using Params = aggregation::Params<T>;
   static constexpr bool kWeighted = kHasWeights;
   static constexpr bool kNarrowRows = kKind == Kind::kSum;
+  static constexpr bool kBlockRows = kKind == Kind::kSum;
   static constexpr InFlight kInFlight = InFlight::kTwoChunks;
   static constexpr int kLongBlocks = long_blocks<T>(kKind, kWeighted);
   static constexpr int kShortBlocks = short_blocks<T>(kKind, kWeighted);
+
+  static cudaError_t join(const Params& p, const Launch& launch) {
+    using Op = std::conditional_t<kKind == Kind::kSum, Sum, Extremum>;
+    const bool minimum = p.sign < 0;
+    JAXGNN_TRY((launch_join<T, Op>(p.rows, p.partials, p.out, p.width, p.mean, minimum, launch)));
+    if constexpr (kKind == Kind::kTies) return launch_ties_join<T>(p, launch);
+    return cudaSuccess;
+  }
 
   template <int V, bool kLong>
   struct Lane {
@@ -157,6 +195,15 @@ struct Reduction {
       }
     }
 
+    __device__ void park(A* at) const {
+#pragma unroll
+      for (int i = 0; i < V; ++i) at[i] = acc[i];
+    }
+    __device__ void join(const A* at) {  // of kSum
+#pragma unroll
+      for (int i = 0; i < V; ++i) acc[i] += at[i];
+    }
+
     __device__ void store(const Work& work) {
       if (kKind != Kind::kSum) {
 #pragma unroll
@@ -171,35 +218,6 @@ struct Reduction {
   };
 };
 
-// The ties of the parts of each long row, of those parts that attained its extremum; after
-// join_parts.
-template <typename T, typename A>
-__global__ void join_ties(const Params<T> p) {
-  const int64_t first = blockIdx.x;
-  const RowPart chunk = p.rows.chunks[first];
-  if (chunk.row < 0 || chunk.part != 0) return;
-  const int64_t degree = load_offset(p.rows, chunk.row + 1) - load_offset(p.rows, chunk.row);
-  const int64_t parts = (degree + p.rows.chunk_length - 1) / p.rows.chunk_length;
-  for (int64_t f = threadIdx.x; f < p.width; f += blockDim.x) {
-    const A* extrema = p.partials + first * p.width + f;
-    const A* counts = extrema + p.rows.num_chunks * p.width;
-    const A extremum = widen(p.out[chunk.row * p.width + f]);
-    A sum = A(0);
-#pragma unroll 8
-    for (int64_t k = 0; k < parts; ++k) {
-      if (extrema[k * p.width] == extremum) sum += counts[k * p.width];
-    }
-    p.ties[chunk.row * p.width + f] = narrow<Ties<T>, A>(sum < A(kMostTies) ? sum : A(kMostTies));
-  }
-}
-
-template <typename T>
-cudaError_t launch_ties_join(const Params<T>& p, const Launch& launch) {
-  using A = typename Accumulator<T>::type;
-  if (!launch.load && p.rows.num_chunks == 0) return cudaSuccess;
-  return launch_kernel(launch, join_ties<T, A>, p.rows.num_chunks, 128, 0, p);
-}
-
 template <typename T, Kind kKind>
 cudaError_t launch_kind(const Params<T>& p, bool narrow_slices, const Launch& launch) {
   const bool rows_aligned = is_aligned(p.x) && is_aligned(p.out) && is_aligned(p.ties);
@@ -212,24 +230,21 @@ cudaError_t launch_kind(const Params<T>& p, bool narrow_slices, const Launch& la
     JAXGNN_TRY((launch_rows<Reduction<T, kKind, false>>(p, rows_aligned, weights_aligned, launch,
                                                         narrow_slices)));
   }
-  using Op = std::conditional_t<kKind == Kind::kSum, Sum, Extremum>;
-  JAXGNN_TRY((launch_join<T, Op>(p.rows, p.partials, p.out, p.width, p.mean, p.sign < 0, launch)));
-  if constexpr (kKind == Kind::kTies) return launch_ties_join<T>(p, launch);
   return cudaSuccess;
 }
 
 template <typename T>
 cudaError_t launch_type(const SpmmArgs& args, const Launch& launch) {
   using A = typename Accumulator<T>::type;
-  const Params<T> p{
-      gather_params<T>(args.rows, args.width, args.heads, args.num_columns, args.row_limit),
-      static_cast<const T*>(args.x),
-      static_cast<const A*>(args.weights),
-      static_cast<T*>(args.out),
-      static_cast<Ties<T>*>(args.ties),
-      static_cast<A*>(args.partials),
-      args.reduce == Reduce::kMin ? A(-1) : A(1),
-      args.reduce == Reduce::kMean};
+  const Params<T> p{gather_params<T>(args.rows, args.width, args.heads, args.num_columns,
+                                     args.row_limit, args.longest_row),
+                    static_cast<const T*>(args.x),
+                    static_cast<const A*>(args.weights),
+                    static_cast<T*>(args.out),
+                    static_cast<Ties<T>*>(args.ties),
+                    static_cast<A*>(args.partials),
+                    args.reduce == Reduce::kMin ? A(-1) : A(1),
+                    args.reduce == Reduce::kMean};
   const bool sum = args.reduce == Reduce::kSum || args.reduce == Reduce::kMean;
   if (launch.load || sum) JAXGNN_TRY((launch_kind<T, Kind::kSum>(p, args.narrow_slices, launch)));
   if (launch.load || (!sum && p.ties == nullptr)) {

@@ -91,6 +91,7 @@ def sum_sorted_rows(
         chunk_length=chunks.length,
         narrow_slices=0,
         row_limit=0,
+        longest_row=0,
         reduce=0,
     )
     return out.reshape(size, *rows.shape[1:])

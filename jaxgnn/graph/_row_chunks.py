@@ -35,6 +35,7 @@ class RowChunks(Generic[Table]):
             `shard_map`.
         length: edges of a chunk, static.
         longest: a bound on the edges of any row, static; `None` where none is known when traced.
+            Where rows are cut it is `length` times a power of two: programs depend on it.
         of_padding: whether only rows of blocks' padding places are longer than `length`; static.
     """
 
@@ -73,11 +74,12 @@ def chunk_rows(row_offsets: Int[np.ndarray, " rows+1"], length: int | None = Non
     first = np.cumsum(chunks) - chunks
     row = np.repeat(rows, chunks)
     chunk = np.arange(chunks.sum()) - np.repeat(first, chunks)
-    return RowChunks(np.stack([row, chunk], axis=1).astype(np.int32), length)
+    longest = length << int(chunks.max() - 1).bit_length()
+    return RowChunks(np.stack([row, chunk], axis=1).astype(np.int32), length, longest)
 
 
 def pad_chunks(chunks: RowChunks, num_edges: int, num_rows: int) -> RowChunks:
-    """The same chunks, the table padded to a shape that the counts alone decide."""
+    """The same chunks; the counts alone decide the table's shape and what is static."""
     padded = np.full((chunk_capacity(num_edges, num_rows), 2), [-1, 0], np.int32)
     padded[: len(chunks.table)] = chunks.table
     return RowChunks(padded, chunks.length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ def device_fields(csr: HostCSR) -> dict[str, Any]:
 
 
 def _device_chunks(chunks: RowChunks) -> RowChunks:
-    return RowChunks(device_array(chunks.table), chunks.length)
+    return dataclasses.replace(chunks, table=device_array(chunks.table))
 
 
 def _index_array(values: np.ndarray, name: str) -> Array:

@@ -115,10 +115,13 @@ def _permutation(values: Any, name: str, size: int, bound: int) -> str | None:
 
 
 def _chunks(chunks: RowChunks, name: str, offsets: Any) -> str | None:
-    table = np.asarray(chunks.table)
-    expected = chunk_rows(np.asarray(offsets), chunks.length).table
+    table, offsets = np.asarray(chunks.table), np.asarray(offsets)
+    expected = chunk_rows(offsets, chunks.length).table
     if not np.array_equal(table[table[:, 0] >= 0], expected[expected[:, 0] >= 0]):
         return f"{name}: expected the chunks of the rows longer than {chunks.length} edges"
+    longest = int(np.diff(offsets).max(initial=0))
+    if chunks.longest is not None and chunks.longest < longest:
+        return f"{name}.longest: expected {longest}, the longest row, or more, got {chunks.longest}"
     return None
 
 

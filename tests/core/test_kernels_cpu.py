@@ -91,7 +91,7 @@ def spmm(case, x, weights, reduce, *, length=2048, padding=0, indices=True, ties
         ],
         reduce=["sum", "mean", "max", "min"].index(reduce),
         chunk_length=length,
-        **({} if ties else {"narrow_slices": 0, "row_limit": limit}),
+        **({} if ties else {"narrow_slices": 0, "row_limit": limit, "longest_row": 0}),
     )
     return out if ties else out[0]
 

@@ -43,7 +43,11 @@ def reduce_rows(
     """
 
     def kernel(rows: Rows, x: Array, weights: Array | None) -> Array:
-        attributes = {"narrow_slices": int(narrow_slices), "row_limit": row_limit or 0}
+        attributes = {
+            "narrow_slices": int(narrow_slices),
+            "row_limit": row_limit or 0,
+            "longest_row": rows.chunks.longest or 0,
+        }
         out, _ = _reduce("jaxgnn_spmm", 1, rows, x, weights, reduce, attributes)
         return out
 

@@ -19,6 +19,7 @@ from tests.support.raw_calls.common import (
 
 def spmm(g: Graph, ties: bool = False) -> Call:
     out = ((ROWS, FEATURES), F32)
+    more = {} if ties else {"narrow_slices": 0, "row_limit": 0, "longest_row": 0}
     return Call(
         {**g.ordered(), "x": g.x(COLUMNS, FEATURES), "weights": g.x(g.edges, HEADS)},
         {
@@ -26,7 +27,7 @@ def spmm(g: Graph, ties: bool = False) -> Call:
             **({"ties": out} if ties else {}),
             "partials": (((2 if ties else 1) * g.parts, FEATURES), F32),
         },
-        {"reduce": 2, **({} if ties else {"narrow_slices": 0, "row_limit": 0}), **CHUNKED},
+        {"reduce": 2, **more, **CHUNKED},
         FREE | {"x, axis 0", "weights, axis 1", "reduce"},
     )
 
