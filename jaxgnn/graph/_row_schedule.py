@@ -10,7 +10,7 @@ from jaxgnn._core.ffi import host_module
 
 # Mean row lengths below which the length alone decides, and from which it does not matter: below
 # the latter, several rows share a warp (`kSharedRow` of cuda/attention/pair_attention.cuh,
-# `kTinyRow` and `kLongRow` of cuda/aggregation/gathered_rows.cuh) and wait for the longest.
+# `kTinyRow` and `kLongRow` of cuda/aggregation/gather.cuh) and wait for the longest.
 _SHORT_ROWS = 16
 _LONG_ROWS = 256
 # Buckets of row lengths to each factor of two.

@@ -16,7 +16,7 @@ from jaxgnn.graph._tiles import ROWS, Tiles
 Operation: TypeAlias = Literal["spmm", "weighted_spmm"]
 
 _SLICE_BYTES = 128  # of a row, which a warp takes at once
-# By rows that are not long (`kLongRow` of cuda/aggregation/gathered_rows.cuh) half of a slice or
+# By rows that are not long (`kLongRow` of cuda/aggregation/gather.cuh) half of a slice or
 # less is read by fewer lanes: what it takes of a slice's time.
 _HALF_SLICE, _LONG_ROWS = 0.6, 256
 

@@ -98,7 +98,8 @@ def test_runs_learn_and_continue_within_an_epoch_bit_by_bit():
     assert results["test_scores"] == {"accuracy": results["test_score"]}
     assert np.trace(results["confusion"]) / results["confusion"].sum() == results["test_score"]
     assert compiled.programs <= 6
-    assert set(compiled.kernels) <= {"spmm", "dropout_mask", "csr_row_ids"}
+    known = {"spmm", "dropout_mask", "csr_row_ids", "row_offsets"}  # the last on a GPU
+    assert set(compiled.kernels) <= known
     # Another problem, as another process has it, goes on after the second of three batches.
     calls = iter([False, True])
     first, saved = fit(compiled, problem.task, start, epochs=2), []
