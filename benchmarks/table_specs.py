@@ -564,6 +564,7 @@ FIGURES = {
     "sage-maxk": {**_SAGE, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
     "sage-maxk-bfloat16": {**_SAGE, **BF16, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
     "sage-pyg-ms": {**_SAGE, "impl": "PyG*"},
+    "sage-cusparse-ms": {**_SAGE, "impl": "cuSPARSE*"},
     "gat-memory": {**_STEPS, "case": "arxiv gat", "key": "peak_bytes"},
     "gat-pyg-memory": {**_STEPS, "case": "arxiv gat", "impl": "PyG*", "key": "peak_bytes"},
     "gat4-ms": {**_GAT, "case": "reddit gat 4 layers"},
