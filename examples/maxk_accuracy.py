@@ -31,9 +31,15 @@ import numpy as np
 import tyro
 
 from jaxgnn.data import DataError
-from jaxgnn.train import PRESETS, ConfigError, SeedsResult, TrainConfig, train_seeds
-from jaxgnn.train.machine import environment
-from jaxgnn.train.node_problem import load_dataset
+from jaxgnn.train import (
+    PRESETS,
+    ConfigError,
+    SeedsResult,
+    TrainConfig,
+    environment,
+    load_dataset,
+    train_seeds,
+)
 
 Dataset = Literal["cora", "amazon_photo", "dblp", "minesweeper", "digits"]
 Model = Literal["gcn", "sage", "gin", "gat"]

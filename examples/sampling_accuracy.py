@@ -39,12 +39,12 @@ from jaxgnn.train import (
     InferenceSample,
     SeedRun,
     TrainConfig,
+    environment,
+    load_dataset,
     sampled_logits,
     score,
     train_in_sequence,
 )
-from jaxgnn.train.machine import environment
-from jaxgnn.train.node_problem import load_dataset
 
 Dataset = Literal["cora", "amazon_photo", "dblp", "minesweeper", "community"]
 Model = Literal["gcn", "sage"]

@@ -37,8 +37,8 @@ __device__ inline void fetch_edges(const Lane& lane, const unsigned (&from)[kSte
   }
 }
 
-// A team's share of a row: every so manieth four edges, from `at` on; `left` edges from there on
-// are the row's.
+// A team's share of a row: four edges of every kStride, the first of them at `at`; from there on
+// `left` edges are the row's.
 template <typename P, int kStride, typename Lane>
 __device__ inline void add_share(Lane& lane, const int32_t* columns, int64_t at, int left) {
   unsigned from[kSteps];

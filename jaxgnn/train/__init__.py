@@ -18,8 +18,10 @@ from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
 from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.loaded_links import LoadedLinkRun, load_link_run
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
+from jaxgnn.train.machine import environment
 from jaxgnn.train.model import build_model
 from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
+from jaxgnn.train.node_problem import load_dataset
 from jaxgnn.train.optimizer import build_optimizer
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.planning import Plan, plan
@@ -75,10 +77,12 @@ __all__ = [
     "build_model",
     "build_optimizer",
     "compare",
+    "environment",
     "evaluate",
     "evaluate_scores",
     "keep_freed_memory",
     "layerwise_inference",
+    "load_dataset",
     "load_link_run",
     "load_run",
     "lower",

@@ -12,7 +12,10 @@ import jaxgnn
 
 
 def environment() -> dict[str, str]:
-    """The versions and the device that a run's bits depend on."""
+    """What a run's bits depend on: the versions of jaxgnn, jax and jaxlib, and the device.
+
+    By the names `jaxgnn`, `jax`, `jaxlib` and `device`; this is what a run directory records.
+    """
     info = jaxgnn.build_info()
     return {
         "jaxgnn": jaxgnn.__version__,

@@ -150,8 +150,8 @@ class NodeProblem:
 
 
 def load_dataset(config: TrainConfig) -> NodeDataset:
-    """The configured dataset: edges both ways if asked for, features normalized if asked for, or by
-    custom (Planetoid).
+    """The dataset of `config.dataset` as `run` trains on it: edges both ways if asked for, features
+    normalized if asked for, or by custom (Planetoid).
 
     Raises:
         ConfigError: edges are to join both ways, and the data are a folder of parts.
