@@ -56,6 +56,9 @@ def test_validate_of_other_arrays(graph):
         dataclasses.replace(graph, senders=graph.senders[1:]).validate()
     with pytest.raises(ValueError, match="transpose_permutation: expected each of 0 to 899 once"):
         changed(graph, "transpose_permutation", 0, int(graph.transpose_permutation[1])).validate()
+    shorter = dataclasses.replace(graph.row_chunks, longest=100)
+    with pytest.raises(ValueError, match=r"row_chunks\.longest: expected .* or more, got 100"):
+        dataclasses.replace(graph, row_chunks=shorter).validate()
     scheduled = graph.with_row_schedule()
     with pytest.raises(ValueError, match="row_schedule: expected"):
         changed(scheduled, "row_schedule", 0, int(scheduled.row_schedule[1])).validate()
