@@ -83,7 +83,9 @@ class Softmax {
     if (vector < to.full || to.whole) {
       store<N>(at, v);
     } else {
-      std::memcpy(at, &v, to.rest * sizeof(A));
+      A values[N];
+      store<N>(values, v);
+      copy_few(at, values, to.rest);
     }
   }
 

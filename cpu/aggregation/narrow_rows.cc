@@ -50,16 +50,16 @@ struct EdgeValues {
     const auto of_row = row_values<N, kPacked>(static_cast<const T*>(args.x), block, begin, end,
                                                args.rows.num_edges);
     Reduced reduced = Reduced{} + kStart<A, kKind>;
-    over_values<N>(of_row, sign * kStart<A, kKind>,
-                   [&](Reduced v) { reduced = combine<kKind>(reduced, sign * v); });
+    over_values<N>(of_row, sign * kStart<A, kKind>, [&](Reduced v) {
+      reduced = combine<kKind>(reduced, kKind == Kind::sum ? v : sign * v);
+    });
     return kPacked ? over_lanes<A, N>(reduced, block.heads, combine<kKind, Reduced>) : reduced;
   }
 
   JAXGNN_INLINE void finish(int64_t row, int64_t edges, Reduced reduced) const {
     T stored[N];
     store<N>(stored, result_of<A>(args, edges, reduced));
-    T* out = static_cast<T*>(args.out) + row * args.width;
-    for (int64_t f = 0; f < args.width; ++f) out[f] = stored[f];
+    copy_few(static_cast<T*>(args.out) + row * args.width, stored, args.width);
   }
 
   static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) { return combine<kKind>(a, b); }

@@ -61,7 +61,9 @@ JAXGNN_INLINE RowValues<T> row_values(T* values, const HeadBlock& block, int64_t
                                       int64_t last) {
   const int64_t first = begin * block.stride + block.first;
   if constexpr (kPacked) {
-    const int64_t count = (end - begin) * block.stride, full = count / N;
+    // Unsigned, a power of two divides it by a shift.
+    const uint64_t count = begin < end ? (end - begin) * block.stride : 0;
+    const int64_t full = count / N;
     return {values + first, full, N, static_cast<int>(count % N),
             first + (full + 1) * N <= last * block.stride};
   }
@@ -85,6 +87,23 @@ JAXGNN_INLINE Vector<A, N> load_rest(const RowValues<T>& row, A other) {
   JAXGNN_UNROLL
   for (int l = 0; l < N; ++l) lane[l] = l;
   return lane < row.rest ? load<N>(from) : Vector<A, N>{} + other;
+}
+
+// Copies kSize to 2 kSize values: the first ones, and the last.
+template <int kSize, class T>
+JAXGNN_INLINE void copy_ends(T* to, const T* from, int64_t count) {
+  std::memcpy(to, from, kSize * sizeof(T));
+  std::memcpy(to + count - kSize, from + count - kSize, kSize * sizeof(T));
+}
+
+// Copies 1 to 16 values. A copy whose size is not known when it is compiled is a call, which takes
+// as long as a short row.
+template <class T>
+JAXGNN_INLINE void copy_few(T* to, const T* from, int64_t count) {
+  if (count >= 8) return copy_ends<8>(to, from, count);
+  if (count >= 4) return copy_ends<4>(to, from, count);
+  if (count >= 2) return copy_ends<2>(to, from, count);
+  *to = *from;
 }
 
 // Calls f(vector) for each vector of the row's values, in order.
