@@ -561,6 +561,7 @@ FIGURES = {
     "step-best-name": {**_STEP, **_OTHERS, "key": "impl"},
     "step-pyg": {**_STEP, "over": {"impl": "PyG*"}},
     "step-pyg-memory": {**_STEP, "key": "peak_bytes", "over": {"impl": "PyG*"}},
+    "sage-date": {**_SAGE, "impl": "jaxgnn", "k": 32, "key": "date"},
     "sage-maxk": {**_SAGE, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
     "sage-maxk-bfloat16": {**_SAGE, **BF16, "impl": "jaxgnn", "k": 32, "over": {"k": None}},
     "sage-pyg-ms": {**_SAGE, "impl": "PyG*"},

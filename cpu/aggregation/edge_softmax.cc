@@ -83,9 +83,7 @@ class Softmax {
     if (vector < to.full || to.whole) {
       store<N>(at, v);
     } else {
-      A values[N];
-      store<N>(values, v);
-      copy_few(at, values, to.rest);
+      store_few<N>(at, v, to.rest);
     }
   }
 

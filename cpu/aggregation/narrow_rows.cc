@@ -57,9 +57,8 @@ struct EdgeValues {
   }
 
   JAXGNN_INLINE void finish(int64_t row, int64_t edges, Reduced reduced) const {
-    T stored[N];
-    store<N>(stored, result_of<A>(args, edges, reduced));
-    copy_few(static_cast<T*>(args.out) + row * args.width, stored, args.width);
+    T* out = static_cast<T*>(args.out) + row * args.width;
+    store_few<N>(out, result_of<A>(args, edges, reduced), args.width);
   }
 
   static JAXGNN_INLINE Reduced unite(Reduced a, Reduced b) { return combine<kKind>(a, b); }

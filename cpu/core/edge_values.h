@@ -96,10 +96,13 @@ JAXGNN_INLINE void copy_ends(T* to, const T* from, int64_t count) {
   std::memcpy(to + count - kSize, from + count - kSize, kSize * sizeof(T));
 }
 
-// Copies 1 to 16 values. A copy whose size is not known when it is compiled is a call, which takes
-// as long as a short row.
-template <class T>
-JAXGNN_INLINE void copy_few(T* to, const T* from, int64_t count) {
+// Stores the first `count` lanes, 1 to N <= 16. A copy whose size is not known when it is compiled
+// is a call, which takes as long as a short row.
+template <int N, class T, class A = Accumulator<T>>
+JAXGNN_INLINE void store_few(T* to, Vector<A, N> v, int64_t count) {
+  if (count > N) __builtin_unreachable();
+  T from[N];
+  store<N>(from, v);
   if (count >= 8) return copy_ends<8>(to, from, count);
   if (count >= 4) return copy_ends<4>(to, from, count);
   if (count >= 2) return copy_ends<2>(to, from, count);

@@ -105,10 +105,9 @@ inline bool is_aligned(const void* pointer) {
 // Launches a kernel of `workers` times `lanes` threads on slices of `slice` features.
 template <typename Params>
 cudaError_t launch_gather(void (*kernel)(Params), const Params& p, int64_t workers, int lanes,
-                          int64_t slice, const Launch& launch) {
-  const int64_t per_block = kGatherThreads / lanes;
-  const dim3 grid = slice_grid(blocks_of(workers, per_block), (p.width + slice - 1) / slice);
-  return launch_kernel(launch, kernel, grid, kGatherThreads, 0, p);
+                          int64_t slice, const Launch& launch, int threads = kGatherThreads) {
+  const dim3 grid = slice_grid(blocks_of(workers, threads / lanes), (p.width + slice - 1) / slice);
+  return launch_kernel(launch, kernel, grid, threads, 0, p);
 }
 
 }  // namespace jaxgnn::aggregation

@@ -220,11 +220,9 @@ inline int block_row_threads(const GatherParams& p, int lanes) {
 
 template <typename P, int V, int kLanes, int kThreads>
 cudaError_t launch_block_rows(const typename P::Params& p, const Launch& launch) {
-  constexpr int64_t kSlice = kLanes * V;
-  const unsigned blocks = p.rows.num_chunks + blocks_of(p.rows.num_rows, kThreads / kLanes);
-  const dim3 grid = slice_grid(blocks, (p.width + kSlice - 1) / kSlice);
-  return launch_kernel(launch, short_rows<P, V, kLanes, false, true, kThreads>, grid, kThreads, 0,
-                       p);
+  const int64_t workers = int64_t(p.rows.num_chunks) * (kThreads / kLanes) + p.rows.num_rows;
+  return launch_gather(short_rows<P, V, kLanes, false, true, kThreads>, p, workers, kLanes,
+                       kLanes * V, launch, kThreads);
 }
 
 // Sets `joined` where there are no partial results.
@@ -235,7 +233,7 @@ cudaError_t launch_short(typename P::Params p, const Launch& launch, bool& joine
   const bool few_edges = p.num_edges < kFewEdges * p.rows.num_rows;
   const bool many = p.rows.num_rows * kLanes >= kManyWarps * 32 * p.rows_per_worker;
   if (!many || (shares && !few_edges)) p.rows_per_worker = 1;
-  if constexpr (P::kBlockRows && V > 1 && kTeams > 1) {
+  if constexpr (P::kBlockRows && kTeams > 1) {
     const int threads = shares && p.rows_per_worker == 1 ? block_row_threads(p, kLanes) : 0;
     if (launch.load || threads == kFewThreads) {
       JAXGNN_TRY((launch_block_rows<P, V, kLanes, kFewThreads>(p, launch)));

@@ -98,8 +98,8 @@ def mutations(call: Call) -> Iterator[tuple[str, bool, Call]]:
         for other in {value - 1, value + 1, 0, -1, 1 << 40} - {value}:
             attributes = {**call.attributes, name: other}
             may = name in BOOLEANS or (name in call.free and other != 1 << 40)
-            # With a long one rows are whole; a bound may be any.
-            may = may or name.endswith("chunk_length") or name == "longest_row"
+            may = may or name.endswith("chunk_length")  # with a long one rows are whole
+            may = may or (name == "longest_row" and other >= 0)  # a bound, however large
             yield f"{name} = {other}", may, call._replace(attributes=attributes)
 
 
