@@ -58,17 +58,27 @@ def run_on_graphs(
     oracles = dict.fromkeys(setting.oracle for group in chosen for setting in group)
     if not oracles:
         return
-    cache = options.cache or workspace.parent
-    task: dict[str, Any] = {"module": __name__, "graphs": {}}
-    for case, folder in graphs.store_all(list(widths), cache, options.scale).items():
-        facts, own = graphs.read_facts(folder), workspace / case
-        record.note_graph(facts)
-        own.mkdir(parents=True, exist_ok=True)
-        save_features(own, facts, widths[case])
-        place = {"folder": str(folder), "workspace": str(own), "widths": list(widths[case])}
-        task["graphs"][case] = place
+    places = store(widths, options, workspace)
+    for place in places.values():
+        record.note_graph(graphs.read_facts(Path(place["folder"])))
+    task: dict[str, Any] = {"module": __name__, "graphs": places}
     for group in filter(None, [list(oracles), *chosen]):
         process.run_each(task, group, options, record, workspace)
+
+
+def store(
+    widths: Mapping[str, Sequence[int]], options: Options, workspace: Path
+) -> dict[str, dict[str, Any]]:
+    """Saves graphs and their features; what a task's `graphs` say of each."""
+    places = {}
+    cache = options.cache or workspace.parent
+    for case, folder in graphs.store_all(list(widths), cache, options.scale).items():
+        own = workspace / case
+        own.mkdir(parents=True, exist_ok=True)
+        save_features(own, graphs.read_facts(folder), widths[case])
+        sizes = list(widths[case])
+        places[case] = {"folder": str(folder), "workspace": str(own), "widths": sizes}
+    return places
 
 
 def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job | None]:

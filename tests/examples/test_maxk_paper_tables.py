@@ -11,7 +11,7 @@ pytest.importorskip("tyro")
 from benchmarks.experiments.maxk_paper import counters, kernels, published, scores, steps
 from benchmarks.experiments.maxk_paper.report import report
 from benchmarks.experiments.maxk_paper.store import Results
-from benchmarks.harness import plan
+from benchmarks.harness import nsight, plan
 from benchmarks.harness.options import Options
 from jaxgnn.data import benchmark_shapes, load
 from jaxgnn.train import TrainConfig
@@ -125,7 +125,7 @@ def test_counters_are_read_from_nsight_compute_s_table():
 "0","jaxgnn::a","1,000,000","3000000000","1000000000","100","10","80"
 "1","jaxgnn::b","500000","1000000000","0","300","30","40"
 """
-    counted = counters.total(counters.parse(text))
+    counted = counters.total(nsight.parse(text, counters.METRICS))
     assert counted == {
         "kernels": 2,
         "ms": 1.5,
@@ -139,8 +139,8 @@ def test_counters_are_read_from_nsight_compute_s_table():
         (f'"ID",{names}\n', "its table is empty"),
         (f'"ID",{names}\n"0","n/a"\n', "it printed 'n/a' for a counter"),
     ):
-        with pytest.raises(counters.NoCounters, match=message):
-            counters.parse(text)
+        with pytest.raises(nsight.NoCounters, match=message):
+            nsight.parse(text, counters.METRICS)
     results = Results.open(None, OPTIONS, 0)
     counters.run("reddit", None, 256, 32, OPTIONS, results, None)
     assert results.parts["left_out"][0]["reason"] == "no GPU, or no Nsight Compute (`ncu`)"

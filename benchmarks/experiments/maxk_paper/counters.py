@@ -6,42 +6,23 @@ profiler around it.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import glob
 import importlib
 import json
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.maxk_paper.store import Results
-from benchmarks.harness import plan, process
+from benchmarks.harness import nsight, plan
+from benchmarks.harness.nsight import HBM, L2, TIME, NoCounters
 from benchmarks.harness.options import Options
 from benchmarks.harness.plan import Measurement
 
-TIME, L2, HBM = "gpu__time_duration.sum", "lts__t_bytes.sum", "dram__bytes.sum"
 L1, L1_HITS = "l1tex__t_bytes.sum", "l1tex__t_sector_hit_rate.pct"
 L2_HITS = "lts__t_sector_hit_rate.pct"
 METRICS = (TIME, L2, HBM, L1, L1_HITS, L2_HITS)
-
-# A command buffer's kernels are not profiled one by one.
-_NO_COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
-
-
-class NoCounters(Exception):
-    """Nsight Compute gave none; the message says what it said."""
-
-
-def find() -> str | None:
-    """Nsight Compute's command, on the path or where it is installed; the newest one."""
-    places = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
-    installed = (path for place in places for path in glob.glob(place))
-    return shutil.which("ncu") or max(installed, default=None)
 
 
 def cases(shape: str, width: int, k: int) -> dict[str, Measurement]:
@@ -70,7 +51,7 @@ def run(
     }
     if not left:
         return
-    ncu = find()
+    ncu = nsight.find()
     if options.device != "gpu" or ncu is None:
         results.leave_out("counters (Table 2)", "no GPU, or no Nsight Compute (`ncu`)")
         return
@@ -88,55 +69,12 @@ def run(
 def _profile(
     ncu: str, graph: Path, measurement: Measurement, options: Options, workspace: Path
 ) -> dict[str, Any]:
-    task, log = workspace / "counters.json", workspace / "counters.csv"
-    log.unlink(missing_ok=True)
+    task = workspace / "counters.json"
     entry = dataclasses.asdict(measurement)
     graphs = {measurement.case: str(graph)}
     task.write_text(json.dumps({"device": "gpu", "graphs": graphs, "entries": [entry]}))
-    env = process.environment(options) | {"LC_ALL": "C"}  # points, not commas, before decimals
-    env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {_NO_COMMAND_BUFFERS}".strip()
-    under = [
-        *(ncu, "--csv", "--page", "raw", "--print-units", "base"),
-        *("--target-processes", "application-only", "--clock-control", "none"),
-        *("--kernel-name-base", "demangled", "--kernel-name", "regex:jaxgnn"),
-        *("--metrics", ",".join(METRICS), "--log-file", str(log)),
-    ]
-    command = [*under, sys.executable, "-m", __name__, str(task)]
-    try:
-        status = subprocess.run(command, cwd=process.ROOT, env=env, timeout=300).returncode
-    except subprocess.TimeoutExpired:
-        raise NoCounters("Nsight Compute took more than 300 s") from None
-    text = log.read_text(errors="replace") if log.exists() else ""
-    try:
-        return total(parse(text))
-    except NoCounters as problem:
-        raise NoCounters(f"Nsight Compute (status {status}): {problem}") from None
-
-
-def parse(text: str) -> list[dict[str, float]]:
-    """The metrics of each kernel, from Nsight Compute's table: a row for each kernel, below one of
-    units (base units: bytes, nanoseconds, percent).
-
-    Raises:
-        NoCounters: there is no table, or no kernel in it.
-    """
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
-    messages = " ".join(line for line in lines if re.match("==(ERROR|WARNING)==", line))
-    if start is None:
-        raise NoCounters(messages or "it printed no table")
-    rows = csv.DictReader(line for line in lines[start:] if line.startswith('"'))
-    kernels = [{name: _number(row.get(name)) for name in METRICS} for row in rows if row["ID"]]
-    if not kernels:
-        raise NoCounters(messages or "its table is empty")
-    return kernels
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float((text or "").replace(",", ""))
-    except ValueError:
-        raise NoCounters(f"it printed {text!r} for a counter") from None
+    command = (sys.executable, "-m", __name__, str(task))
+    return total(nsight.count(ncu, command, METRICS, options, workspace, names="jaxgnn"))
 
 
 def total(kernels: Iterable[dict[str, float]]) -> dict[str, Any]:
