@@ -9,9 +9,11 @@
 #include "cuda/bindings.h"
 #include "cuda/dropout/dropout.h"
 #include "cuda/gaussian/gaussian.h"
+#include "cuda/projection/projection.h"
 #include "ffi/aggregation.h"
 #include "ffi/dropout.h"
 #include "ffi/gaussian.h"
+#include "ffi/projection.h"
 
 namespace jaxgnn {
 namespace {
@@ -28,6 +30,7 @@ cudaError_t load_kernels() {
   JAXGNN_TRY(gaussian::launch_gaussian_spmm({}, load));
   JAXGNN_TRY(gaussian::launch_gaussian_coordinates({}, load));
   JAXGNN_TRY(dropout::launch_mask({}, load));
+  JAXGNN_TRY(projection::launch_weight_gradient({}, load));
   return sampling::load_kernels(load);
 }
 
@@ -76,6 +79,7 @@ void bind_ffi(nanobind::module_& module) {
         tiles::add_cuda_targets(targets);
         gaussian::add_targets(targets);
         dropout::add_targets(targets);
+        projection::add_targets(targets);
         sampling::add_cuda_targets(targets);
         return targets.stages;
       },

@@ -1,5 +1,5 @@
 // The handlers of MaxK and its products, for either platform. Besides what binding.h says, a Launch
-// has kFloat64Maxk, whether its kernels take float64.
+// has kFloat64Everywhere, whether its kernels all take float64.
 #pragma once
 
 #include "common/maxk.h"
@@ -9,7 +9,7 @@ namespace jaxgnn::maxk {
 
 template <class Launch>
 void check_type(Check& check, DataType type) {
-  if constexpr (Launch::kFloat64Maxk) {
+  if constexpr (Launch::kFloat64Everywhere) {
     check.that(is_value_type(type), "features must be float32, bfloat16, float16 or float64");
   } else {
     check.that(is_value_type(type) && type != xla::ffi::F64,

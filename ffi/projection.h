@@ -1,4 +1,5 @@
-// The handler of the gradient of a projection's weights.
+// The handler of the gradient of a projection's weights. Besides what binding.h says, a Launch has
+// kFloat64Everywhere, whether its kernels all take float64.
 #pragma once
 
 #include "common/projection.h"
@@ -16,7 +17,17 @@ Error weight_gradient(Launch launch, AnyBuffer x, AnyBuffer g, Result out, Resul
   args.in_features = dim(x, 1);
   args.out_features = dim(g, 1);
   args.num_blocks = dim(*partials, 0);
-  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  if constexpr (Launch::kFloat64Everywhere) {
+    check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  } else {
+    check.that(is_value_type(type) && type != xla::ffi::F64,
+               "x must be float32, bfloat16 or float16");
+    const auto whole_words = [&](int64_t features) {
+      return features * static_cast<int64_t>(xla::ffi::ByteWidth(type)) % 4 == 0;
+    };
+    check.that(whole_words(args.in_features) && whole_words(args.out_features),
+               "rows of x and g must be multiples of 4 bytes");
+  }
   check.matrix(x, type, args.num_rows, args.in_features, "x must be a matrix");
   check.matrix(g, type, args.num_rows, args.out_features,
                "g must be a matrix of x's type with as many rows");

@@ -23,7 +23,7 @@ attention/test_cosine_attention.py attention/test_cosine_gradients_gpu.py attent
 attention/test_sparse_dot_attention.py attention/test_sparse_window_attention.py gaussian/test_gaussian_spmm.py sampling/test_sampled_edges.py sampling/test_sampled_spmm.py \
 sampling/test_sample_neighbors.py sampling/test_sample_tree.py sampling/test_weighted_neighbors.py \
 sampling/test_sage_embedding_gpu.py \
-train/test_host_features.py tiles/test_tiles_gpu.py tiles/test_cosine_tiles_gpu.py}
+projection/test_weight_gradient_gpu.py train/test_host_features.py tiles/test_tiles_gpu.py tiles/test_cosine_tiles_gpu.py}
 # One allocation a buffer, so that an access past its end is seen.
 export XLA_PYTHON_CLIENT_ALLOCATOR=platform JAX_PLATFORMS=cuda,cpu
 export pytest="$python -m pytest -q -o addopts= -p no:cacheprovider -p no:benchmark -p no:xdist"

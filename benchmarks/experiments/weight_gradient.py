@@ -1,25 +1,22 @@
-"""The gradient of a projection's weights on the CPU, beside XLA's product and PyTorch's.
+"""The gradient of a projection's weights, beside XLA's product and PyTorch's.
 
-    python -m benchmarks.experiments.weight_gradient [--dtype bfloat16] [--json FILE]
+    python -m benchmarks.experiments.weight_gradient [--device gpu] [--dtype bfloat16] [--json FILE]
 
 For each shape, rows by features of the rows and of their cotangents, the medians of calls in turns:
 of the kernel, of XLA's product as JAX makes it of a projection's gradient, and of PyTorch's where
-it is installed. `pays` is what `jaxgnn.ops._projection` chooses by the shape.
+it is installed. float32 products on a GPU are TF32's. `pays` is what `jaxgnn.ops._projection`
+chooses by the shape.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
-import importlib.metadata
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,26 +25,38 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.record import _cpu_name
+from benchmarks.harness.record import write_records
 from jaxgnn.ops._projection import weight_gradient
 
-_SHAPES = (
-    *((6087, 64, 64), (6087, 29, 64), (6087, 64, 7), (6087, 100, 100), (6087, 256, 2)),
-    *((2708, 1433, 16), (256, 64, 64), (1000, 64, 64), (500, 256, 256), (6000, 512, 512)),
-    *((20000, 16, 16), (20000, 32, 32), (20000, 100, 256), (20000, 256, 256)),
-    *((50000, 128, 128), (169343, 128, 256)),
-)
-_GRADIENTS = 4  # of one array, in a call
+Shape = tuple[int, int, int]
+_SHAPES: dict[str, tuple[Shape, ...]] = {
+    "cpu": (
+        *((6087, 64, 64), (6087, 29, 64), (6087, 64, 7), (6087, 100, 100), (6087, 256, 2)),
+        *((2708, 1433, 16), (256, 64, 64), (1000, 64, 64), (500, 256, 256), (6000, 512, 512)),
+        *((20000, 16, 16), (20000, 32, 32), (20000, 100, 256), (20000, 256, 256)),
+        *((50000, 128, 128), (169343, 128, 256)),
+    ),
+    "gpu": (
+        *((232965, 256, 256), (232965, 602, 256), (232965, 256, 41), (232965, 64, 64)),
+        *((169343, 128, 128), (169343, 128, 40), (2449029, 100, 256), (132534, 256, 256)),
+        *((56944, 50, 64), (19717, 500, 16), (19717, 64, 64), (8192, 256, 256)),
+        *((65536, 1024, 1024), (2708, 1433, 16)),
+    ),
+}
+# Of one array, in a call; on a GPU of one at a time, a hundred calls before it is waited for.
+_GRADIENTS = {"cpu": 4, "gpu": 1}
+_CALLS = {"cpu": 1, "gpu": 100}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What is measured."""
 
+    device: Literal["cpu", "gpu"] = "cpu"
     dtype: str = "float32"
     repeats: int = 15
     threads: int = 2
-    """Of PyTorch; XLA takes all."""
+    """Of PyTorch on a CPU; XLA takes all."""
     json: Path | None = None
     """A file for the results."""
 
@@ -55,41 +64,59 @@ class Options:
 def products(options: Options, x: np.ndarray, gs: list[np.ndarray]) -> dict[str, Callable[[], Any]]:
     """Calls that make all gradients, and wait for them."""
     rows, gradients = jnp.asarray(x), [jnp.asarray(g) for g in gs]
+    count = _CALLS[options.device]
 
     def all_by(product: Any) -> Callable[[], Any]:
         call = jax.jit(lambda x, gs: [product(x, g) for g in gs])
-        return lambda: jax.block_until_ready(call(rows, gradients))
+        return lambda: jax.block_until_ready([call(rows, gradients) for _ in range(count)][-1])
 
+    on_gpu = options.device == "gpu"
+    kernel = weight_gradient.by_gpu_kernel if on_gpu else weight_gradient.by_kernel
     xla = functools.partial(weight_gradient.by_xla, None)
-    found = {"jaxgnn": all_by(weight_gradient.by_kernel), "XLA": all_by(xla)}
+    found = {"jaxgnn": all_by(kernel), "XLA": all_by(xla)}
     try:
         import torch
     except ImportError:
         return found
     torch.set_num_threads(options.threads)
-    dtype = getattr(torch, options.dtype)
-    ours, theirs = (
-        torch.from_numpy(np.asarray(x, np.float32)).to(dtype),
-        [torch.from_numpy(np.asarray(g, np.float32)).to(dtype) for g in gs],
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as is JAX's default
+    dtype, device = getattr(torch, options.dtype), "cuda" if on_gpu else "cpu"
+    ours, *theirs = (
+        torch.from_numpy(np.asarray(a, np.float32)).to(device, dtype) for a in (x, *gs)
     )
-    return found | {"PyTorch": lambda: [ours.T @ g for g in theirs]}
+
+    def by_torch() -> None:
+        for _ in range(count):
+            for g in theirs:
+                ours.T @ g
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    return found | {"PyTorch": by_torch}
+
+
+def pays(options: Options, x: np.ndarray, g: np.ndarray) -> bool:
+    """What the library chooses."""
+    if options.device == "gpu":
+        return weight_gradient.pays_on_gpu(x, g, None)
+    return weight_gradient.pays(x, g)
 
 
 def main() -> None:
     """Measures and prints a table."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     jax.config.update("jax_enable_x64", options.dtype == "float64")
-    jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    jax.config.update("jax_default_device", jax.devices(options.device)[0])
     table = Table("rows", "features", "of gradients", "pays", "jaxgnn ms", "XLA ms", "PyTorch ms")
     records = []
-    for shape in _SHAPES:
+    for shape in _SHAPES[options.device]:
         rows, width, out_width = shape
         rng = np.random.default_rng(0)
-        dtype = jnp.dtype(options.dtype)
-        x, *gs = (
-            rng.standard_normal((rows, w)).astype(dtype) for w in (width, *[out_width] * _GRADIENTS)
-        )
-        pays = weight_gradient.pays(x, gs[0])
+        dtype, gradients = jnp.dtype(options.dtype), _GRADIENTS[options.device]
+        widths = (width, *[out_width] * gradients)
+        x, *gs = (rng.standard_normal((rows, w), np.float32).astype(dtype) for w in widths)
+        if options.device == "gpu" and width * dtype.itemsize % 4 + out_width * dtype.itemsize % 4:
+            continue
         calls = products(options, x, gs)
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for repeat in range(options.repeats + 1):
@@ -97,24 +124,16 @@ def main() -> None:
                 start = time.perf_counter()
                 call()
                 if repeat:
-                    seconds[name].append((time.perf_counter() - start) / _GRADIENTS)
+                    share = gradients * _CALLS[options.device]
+                    seconds[name].append((time.perf_counter() - start) / share)
         ms = {name: round(1e3 * statistics.median(times), 4) for name, times in seconds.items()}
         numbers = [f"{ms[name]:.3f}" if name in ms else "" for name in ("jaxgnn", "XLA", "PyTorch")]
-        table.add_row(*map(str, shape), "yes" if pays else "", *numbers)
-        records.append({"shape": shape, "pays": pays, "ms": ms})
-    Console().print(table)
-    if options.json is not None:
-        record = {
-            "date": datetime.date.today().isoformat(),
-            "hardware": _cpu_name(),
-            "environment": {
-                "cpus": len(os.sched_getaffinity(0)),
-                "jaxlib": importlib.metadata.version("jaxlib"),
-            },
-            "dtype": options.dtype,
-            "records": records,
-        }
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        chosen = pays(options, x, gs[0])
+        table.add_row(*map(str, shape), "yes" if chosen else "", *numbers)
+        records.append({"shape": shape, "pays": chosen, "ms": ms})
+        if options.json is not None:  # a run that is cut off keeps what it has
+            write_records(options.json, records, dtype=options.dtype)
+    Console(width=100).print(table)
 
 
 if __name__ == "__main__":

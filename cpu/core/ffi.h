@@ -14,7 +14,7 @@ namespace jaxgnn {
 
 struct Launch {
   static constexpr bool kCapturable = false;
-  static constexpr bool kFloat64Maxk = true;
+  static constexpr bool kFloat64Everywhere = true;
 
   template <class Args>
   Error operator()(void (*kernel)(const Args&, const Executor&), const Args& args) {

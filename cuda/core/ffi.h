@@ -14,7 +14,7 @@ namespace jaxgnn {
 // A call's Launch.
 struct StreamLaunch : Launch {
   static constexpr bool kCapturable = true;
-  static constexpr bool kFloat64Maxk = false;  // float64 runs in JAX on a GPU
+  static constexpr bool kFloat64Everywhere = false;  // float64 runs in JAX on a GPU
 };
 
 // Loads the kernels of all families into the current device's context (registrations.cc).

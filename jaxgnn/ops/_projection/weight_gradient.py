@@ -1,7 +1,8 @@
 r"""The gradient of a projection's weights: $x^\top g$, a sum over many rows for few numbers.
 
 XLA's CPU backend shares a product out by the numbers of its result, and leaves this one to a
-thread. The kernel shares out the rows.
+thread. On a GPU XLA shares out the rows, of copies of both operands that it pads to a multiple of
+its shares. The kernels share out the rows as they are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
@@ -22,9 +24,15 @@ _TARGET = "jaxgnn_weight_gradient"
 _ROWS_OF_A_BLOCK, _MOST_BLOCKS = 512, 64
 # Of the blocks' sums together, 16 MB in float32.
 _MOST_SUMS = 1 << 22
-# What the kernel is faster for (benchmarks/experiments/weight_gradient.py).
+# What the kernels are faster for (benchmarks/experiments/weight_gradient.py).
 _LEAST_ROWS = 256
 _MOST_NUMBERS = 1 << 15
+_LEAST_GPU_ROWS = 1 << 14
+_MOST_GPU_TILES = 10
+# Precisions of float32 products for which XLA takes TF32 or less.
+_UP_TO_TF32 = ("none", "default", "fastest", "bfloat16", "tensorfloat32")
+_GPU_TILE = 128  # numbers of a tile's sides
+_GPU_BLOCKS = 264  # in all: two for each multiprocessor of an H200
 
 
 def product(
@@ -41,15 +49,19 @@ def sum_over_rows(
 ) -> Float[Array, "in_features out_features"]:
     r"""$x^\top g$, of operands of one dtype, without a derivative.
 
-    The kernel's sums are in the accumulation dtype and do not depend on the number of threads.
-    `precision` is that of XLA's product, which runs on GPUs, under `vmap`, where rows are few or
-    features many, and where XLA partitions the rows over devices: it would gather the operands of
-    a kernel on each.
+    The kernels' sums are in the accumulation dtype and do not depend on the number of threads.
+    `precision` is that of XLA's product, which runs where it is above a GPU's default (TF32 for
+    float32), under `vmap`, where rows are few or features many, and where XLA partitions the rows
+    over devices: it would gather the operands of a kernel on each.
     """
     otherwise = functools.partial(by_xla, precision)
-    if not pays(x, g):
+    serve: Any = otherwise
+    if pays(x, g):
+        serve = functools.partial(dispatch, (_TARGET,), by_kernel, otherwise, platforms=("cpu",))
+    if pays_on_gpu(x, g, precision):
+        serve = functools.partial(dispatch, (_TARGET,), by_gpu_kernel, serve, platforms=("cuda",))
+    if serve is otherwise:
         return otherwise(x, g)
-    serve = functools.partial(dispatch, (_TARGET,), by_kernel, otherwise, platforms=("cpu",))
 
     def rule(call: Any, axis_size: int, batched: Any, x: Array, g: Array) -> Array:
         del call, axis_size
@@ -61,12 +73,27 @@ def sum_over_rows(
 def by_kernel(
     x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]
 ) -> Float[Array, "in_features out_features"]:
-    """`sum_over_rows` by the kernel, of at least a row and a feature of each."""
+    """`sum_over_rows` by a CPU's kernel, of at least a row and a feature of each."""
+    size = x.shape[1] * g.shape[1]
+    return _in_blocks(x, g, min(_MOST_BLOCKS, max(_MOST_SUMS // size, 1)))
+
+
+def by_gpu_kernel(
+    x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]
+) -> Float[Array, "in_features out_features"]:
+    """The same by a GPU's, of rows whose bytes are a multiple of 4."""
+    return _in_blocks(x, g, -(-_GPU_BLOCKS // _gpu_tiles(x, g)))
+
+
+def _in_blocks(x: Array, g: Array, most_blocks: int) -> Array:
     shape = (x.shape[1], g.shape[1])
-    size = shape[0] * shape[1]
-    blocks = min(-(-x.shape[0] // _ROWS_OF_A_BLOCK), _MOST_BLOCKS, max(_MOST_SUMS // size, 1))
-    scratch = (blocks, size), accumulation_dtype(x.dtype)
+    blocks = min(-(-x.shape[0] // _ROWS_OF_A_BLOCK), most_blocks)
+    scratch = (blocks, shape[0] * shape[1]), accumulation_dtype(x.dtype)
     return ffi.call(_TARGET, [x, g], [(shape, x.dtype), scratch])[0]
+
+
+def _gpu_tiles(x: Array, g: Array) -> int:
+    return -(-x.shape[1] // _GPU_TILE) * -(-g.shape[1] // _GPU_TILE)
 
 
 def by_xla(
@@ -80,6 +107,19 @@ def pays(x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features
     """Whether the kernel is faster on a CPU than XLA's product."""
     numbers = x.shape[1] * g.shape[1]
     return x.shape[0] >= _LEAST_ROWS and 0 < numbers <= _MOST_NUMBERS
+
+
+def pays_on_gpu(
+    x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"], precision: Any
+) -> bool:
+    """Whether the kernel is faster on a GPU than XLA's product, and as precise."""
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision
+    size = x.dtype.itemsize
+    if x.dtype == jnp.float64 or any(a.shape[1] * size % 4 for a in (x, g)):
+        return False
+    precise = size < 4 or str(precision).lower() in _UP_TO_TF32
+    return precise and x.shape[0] >= _LEAST_GPU_ROWS and 0 < _gpu_tiles(x, g) <= _MOST_GPU_TILES
 
 
 def _function(precision: Any, fixed: None, x: Array, g: Array) -> Array:

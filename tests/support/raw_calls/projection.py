@@ -15,6 +15,6 @@ def weight_gradient(g: Graph) -> Call:
     return Call(operands, results, {}, frozenset({"partials, axis 0"}))
 
 
-CPU_CALLS: Calls = {
+CALLS: Calls = {
     "jaxgnn_weight_gradient": weight_gradient,
 }

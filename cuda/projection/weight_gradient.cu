@@ -1,0 +1,256 @@
+// The gradient of a projection's weights, x^T g, on tensor cores: a block sums the products of some
+// rows for a tile of the result, and another kernel adds the blocks' sums in order. float32 is
+// rounded to TF32.
+//
+// Both operands lie in shared memory as they do in global memory, a row's features side by side,
+// while the products run along the rows. 16-bit values are transposed as they are loaded
+// (ldmatrix). A fragment of TF32 is single words of four rows, which are eight banks apart.
+#include "cuda/core/arithmetic.cuh"
+#include "cuda/core/async.cuh"
+#include "cuda/core/dispatch.cuh"
+#include "cuda/core/mma.cuh"
+#include "cuda/projection/projection.h"
+
+namespace jaxgnn::projection {
+namespace {
+
+constexpr int kStages = 4;       // of rows, in shared memory
+constexpr int kStageBytes = 64;  // of a feature: 16 rows of float32, 32 of 16 bits
+constexpr int kMostShared = 72 * 1024;
+constexpr int kBlocks = 2;         // of a multiprocessor
+constexpr int kWarpFeatures = 64;  // of x
+
+// Rows of a stage, as many features of each as a tile of the result has on that side.
+template <typename T, int kFeatures>
+struct Staged {
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+  static constexpr int kRows = kStageBytes / kSize;
+  static constexpr int kRowBytes = kFeatures * kSize;
+  static constexpr int kDistance = kRowBytes + 8 * kSize;  // from a row to the next
+  static constexpr int kBytes = kRows * kDistance;
+};
+
+// A tile of the result, 128 by 128, is kDown by kAcross warps', each of which has 64 features of x
+// by 8 kColumns of g. docs/kernels/projection.md has other shapes' times.
+template <typename T>
+struct Tiling {
+  static constexpr int kDown = 2, kAcross = 2, kColumns = 8;
+  static constexpr int kThreads = 32 * kDown * kAcross;
+  static constexpr int kXFeatures = kWarpFeatures * kDown;
+  static constexpr int kGFeatures = 8 * kColumns * kAcross;
+  using X = Staged<T, kXFeatures>;
+  using G = Staged<T, kGFeatures>;
+  static constexpr int kShared = kStages * (X::kBytes + G::kBytes);
+};
+
+// T[rows, features]. A thread copies 16, 8 or 4 bytes at once, as the rows are aligned.
+struct Operand {
+  const char* data;
+  int64_t row_bytes;
+  int copy_bytes;
+};
+
+struct Params {
+  Operand x, g;
+  int64_t num_rows;
+  int64_t in_features;
+  int64_t out_features;
+  int64_t num_blocks;  // of rows
+  unsigned across;     // tiles of the result beside one another
+  unsigned tiles;
+  float* partials;  // [num_blocks, in_features, out_features]
+};
+
+// Copies a stage of an operand; zeros beyond the `rows` that are left, and `bytes` of each.
+template <int kCopy, typename S, int kThreads>
+__device__ inline void copy_rows(unsigned to, const char* from, int64_t row_bytes, int rows,
+                                 int bytes) {
+  constexpr int kPieces = S::kRowBytes / kCopy;  // of a row
+  static_assert(S::kRows * kPieces % kThreads == 0);
+#pragma unroll
+  for (int i = 0; i < S::kRows * kPieces / kThreads; ++i) {
+    const int piece = i * kThreads + static_cast<int>(threadIdx.x);
+    const int row = piece / kPieces, at = piece % kPieces * kCopy;
+    const bool there = row < rows && at < bytes;
+    copy_or_zeros<kCopy>(to + row * S::kDistance + at, there ? from + row * row_bytes + at : from,
+                         there);
+  }
+}
+template <typename S, int kThreads>
+__device__ inline void copy_rows(unsigned to, const Operand& operand, int64_t first, int64_t begin,
+                                 int rows) {
+  const char* from = operand.data + first * operand.row_bytes + begin;
+  const int bytes = static_cast<int>(min(operand.row_bytes - begin, int64_t{S::kRowBytes}));
+  if (operand.copy_bytes == 16) {
+    copy_rows<16, S, kThreads>(to, from, operand.row_bytes, rows, bytes);
+  } else if (operand.copy_bytes == 8) {
+    copy_rows<8, S, kThreads>(to, from, operand.row_bytes, rows, bytes);
+  } else {
+    copy_rows<4, S, kThreads>(to, from, operand.row_bytes, rows, bytes);
+  }
+}
+
+__device__ inline uint32_t round_to_tf32(uint32_t bits) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+  return rounded;
+}
+
+// Fragments of 32 bytes of a feature, for `multiply`. Of 16 features of x, from `at` on,
+template <typename S>
+__device__ inline void load_x(uint32_t (&a)[4], unsigned at, Tag<float>) {
+  const unsigned lane = threadIdx.x % 32;
+  at += lane % 4 * S::kDistance + lane / 4 * S::kSize;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    a[i] = round_to_tf32(load_shared(at + i / 2 * 4 * S::kDistance + i % 2 * 8 * S::kSize));
+  }
+}
+template <typename S, typename T>
+__device__ inline void load_x(uint32_t (&a)[4], unsigned at, Tag<T>) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned row = lane % 8 + lane / 16 * 8, feature = lane / 8 % 2 * 8;
+  load_transposed(a, at + row * S::kDistance + feature * S::kSize);
+}
+// or of twice 8 of g.
+template <typename S>
+__device__ inline void load_g(uint32_t (&b)[4], unsigned at, Tag<float>) {
+  const unsigned lane = threadIdx.x % 32;
+  at += lane % 4 * S::kDistance + lane / 4 * S::kSize;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    b[i] = round_to_tf32(load_shared(at + i % 2 * 4 * S::kDistance + i / 2 * 8 * S::kSize));
+  }
+}
+template <typename S, typename T>
+__device__ inline void load_g(uint32_t (&b)[4], unsigned at, Tag<T>) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned row = lane % 16, feature = lane / 16 * 8;
+  load_transposed(b, at + row * S::kDistance + feature * S::kSize);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(Tiling<T>::kThreads, kBlocks) sum_products(const Params p) {
+  using Tile = Tiling<T>;
+  using X = typename Tile::X;
+  using G = typename Tile::G;
+  constexpr int kAcross = Tile::kAcross, kColumns = Tile::kColumns;
+  constexpr int kTall = kWarpFeatures / 16;  // fragments of x
+  constexpr int kStep = 32 / X::kSize;       // rows of a fragment
+  extern __shared__ int4 shared[];
+  const unsigned base = shared_address(shared);
+  const unsigned tile = blockIdx.x % p.tiles, block = blockIdx.x / p.tiles;
+  const int64_t down = int64_t(tile / p.across) * Tile::kXFeatures;
+  const int64_t across = int64_t(tile % p.across) * Tile::kGFeatures;
+  const int64_t begin = p.num_rows * block / p.num_blocks;
+  const int64_t end = p.num_rows * (block + 1) / p.num_blocks;
+  const int steps = static_cast<int>((end - begin + X::kRows - 1) / X::kRows);
+
+  const auto stage = [&](int step) {
+    if (step < steps) {
+      const unsigned to = base + step % kStages * (X::kBytes + G::kBytes);
+      const int64_t first = begin + int64_t(step) * X::kRows;
+      const int rows = static_cast<int>(min(end - first, int64_t{X::kRows}));
+      copy_rows<X, Tile::kThreads>(to, p.x, first, down * X::kSize, rows);
+      copy_rows<G, Tile::kThreads>(to + X::kBytes, p.g, first, across * G::kSize, rows);
+    }
+    commit();
+  };
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) stage(s);
+
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int own_down = warp / kAcross * kWarpFeatures, own_across = warp % kAcross * 8 * kColumns;
+  float sums[kTall][kColumns][4] = {};
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait<kStages - 2>();
+    __syncthreads();  // what all have copied is there, and what is overwritten next has been read
+    stage(step + kStages - 1);
+    const unsigned from = base + step % kStages * (X::kBytes + G::kBytes);
+#pragma unroll
+    for (int row = 0; row < X::kRows; row += kStep) {
+      uint32_t a[kTall][4], b[kColumns / 2][4];
+#pragma unroll
+      for (int i = 0; i < kTall; ++i) {
+        load_x<X>(a[i], from + row * X::kDistance + (own_down + 16 * i) * X::kSize, Tag<T>{});
+      }
+#pragma unroll
+      for (int j = 0; j < kColumns / 2; ++j) {
+        const unsigned at = from + X::kBytes + row * G::kDistance;
+        load_g<G>(b[j], at + (own_across + 16 * j) * G::kSize, Tag<T>{});
+      }
+#pragma unroll
+      for (int i = 0; i < kTall; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+          multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], Tag<T>{});
+        }
+      }
+    }
+  }
+
+  float* out = p.partials + int64_t(block) * p.in_features * p.out_features;
+#pragma unroll
+  for (int i = 0; i < kTall; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int64_t f = down + own_down + 16 * i + lane / 4 + c / 2 * 8;
+        const int64_t h = across + own_across + 8 * j + lane % 4 * 2 + c % 2;
+        if (f < p.in_features && h < p.out_features) out[f * p.out_features + h] = sums[i][j][c];
+      }
+    }
+  }
+}
+
+constexpr int kSumThreads = 256;
+
+template <typename T>
+__global__ void __launch_bounds__(kSumThreads)
+    add_blocks(const float* partials, T* out, const int64_t size, const int64_t num_blocks) {
+  const int64_t i = int64_t(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (i >= size) return;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (int64_t block = 0; block < num_blocks; ++block) sum += partials[block * size + i];
+  out[i] = narrow<T, float>(sum);
+}
+
+Operand operand_of(const void* data, int64_t row_bytes) {
+  const int64_t bits = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) | row_bytes;
+  return {static_cast<const char*>(data), row_bytes, bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4};
+}
+
+}  // namespace
+
+cudaError_t launch_weight_gradient(const WeightGradientArgs& args, const Launch& launch) {
+  const int64_t size = args.in_features * args.out_features;
+  if (!launch.load && size == 0) return cudaSuccess;
+  return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Tile = Tiling<T>;
+    constexpr int64_t kSize = sizeof(T);
+    const unsigned down = blocks_of(args.in_features, Tile::kXFeatures);
+    const unsigned across = blocks_of(args.out_features, Tile::kGFeatures);
+    const Params p{operand_of(args.x, args.in_features * kSize),
+                   operand_of(args.g, args.out_features * kSize),
+                   args.num_rows,
+                   args.in_features,
+                   args.out_features,
+                   args.num_blocks,
+                   across,
+                   down * across,
+                   static_cast<float*>(args.partials)};
+    const unsigned grid = p.tiles * static_cast<unsigned>(args.num_blocks);
+    static_assert(Tile::kShared <= kMostShared);
+    JAXGNN_TRY(launch_large_kernel<kMostShared>(launch, sum_products<T>, grid, Tile::kThreads,
+                                                Tile::kShared, p));
+    return launch_kernel(launch, add_blocks<T>, blocks_of(size, kSumThreads), kSumThreads, 0,
+                         static_cast<const float*>(args.partials), static_cast<T*>(args.out), size,
+                         args.num_blocks);
+  });
+}
+
+}  // namespace jaxgnn::projection
