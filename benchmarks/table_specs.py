@@ -65,7 +65,7 @@ def _cpu_spmm(direction: Spec) -> Table:
 _STEPS = {"file": "nvidia-h200-attention-steps*", "impl": "jaxgnn", "pass": "step"}
 _MAXK_STEPS = {"file": "nvidia-h200-training-maxk-*", "impl": "jaxgnn", "pass": "step"}
 _ABLATION = {"file": "nvidia-h200-attention-ablation*", "pass": "step"}
-_BYTES = {"file": "nvidia-h200-attention-bytes", "pass": "step traffic"}
+_BYTES = {"file": "nvidia-h200-attention-bytes*", "pass": "step traffic"}
 _PUBLISHED = {
     name: {"case": f"reddit {model}"}
     for name, model in (("GraphSAGE", "sage"), ("GCN", "gcn"), ("GIN", "gin"))
@@ -74,10 +74,10 @@ _DENSE = {"impl": CUSPARSE, "k": None}
 _GATHERED = {"impl": plan.MAXK_DETERMINISTIC}
 _FIXED_POINT = {"impl": plan.MAXK_WINDOWS_DETERMINISTIC}
 _STAGES = {
-    "projections on the edges, plain JAX": {"impl": "jax*, products on edges"},
-    "reorganized: on the nodes": {"impl": "jax*, products on nodes"},
-    "fused, edge values stored": {"impl": "jaxgnn, values of edges stored"},
-    "fused, recomputed": {"impl": "jaxgnn"},
+    "as written": {"impl": plan.WRITTEN},
+    "reorganized": {"impl": plan.REORGANIZED},
+    "fused, edge values stored": {"impl": plan.STORED},
+    "fused, recomputed": {"impl": plan.RECOMPUTED},
 }
 
 
@@ -530,11 +530,14 @@ TABLES = {
         _STEPS,
     ),
     "ablation": Table(
-        "arxiv",
+        "graph, model: stage",
         {
-            f"{model}: {stage}": {"case": f"arxiv {case} ablation", **spec}
-            for model, case in (("GAT", "gat"), ("EdgeConv", "edgeconv"))
+            f"{graph}, {model}: {stage}": {"case": f"{graph} {model.lower()} ablation", **spec}
+            for graph, models in (("arxiv", ("GAT", "EdgeConv", "MoNet")), ("reddit", ("GAT",)))
+            for model in models
             for stage, spec in _STAGES.items()
+            if (graph, stage) != ("reddit", "as written")  # does not fit
+            and (model, stage) != ("MoNet", "fused, recomputed")  # was cut off
         },
         {
             "ms": _ABLATION,
