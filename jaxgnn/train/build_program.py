@@ -14,7 +14,7 @@ from flax import nnx
 from jaxgnn.nn import annealed_k
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.train import sharded
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.embedded_model import EmbeddedModel
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import NodeBatches
@@ -36,8 +36,10 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
     """The program of a configuration, and the state it starts from.
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError: an unknown model, or an option that the model does not have.
     """
+    check_config(config)
     program, state = program_of(config, lambda rngs: _node_model(config, task, rngs))
     batches = build_batches(config, task)
     seed = None if batches is None else jnp.uint32(config.seed)

@@ -385,3 +385,13 @@ class TrainConfig:
 def _absolute(dataset: str) -> str:
     """A path made absolute, so that a run can be resumed from elsewhere; a name as it is."""
     return os.path.abspath(dataset) if os.path.exists(dataset) else dataset
+
+
+def check_config(config: Any) -> None:
+    """Refuses an argument that is no configuration.
+
+    Raises:
+        TypeError: naming what it is.
+    """
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config: expected a TrainConfig, got {type(config).__name__}")

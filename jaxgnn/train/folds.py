@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jaxgnn.data import GraphSet
 from jaxgnn.train.comparison import Comparison, compare
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.graph_data import graph_split
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.problem import load_graphs
@@ -43,9 +43,11 @@ def run_folds(
         The mean and the standard deviation over the folds, as a `Comparison` of one row.
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError: another task, a split chosen, or fewer splits than folds.
         OSError, DataError, CheckpointError, DivergenceError, RunError: as of `run`.
     """
+    check_config(config)
     config.check()
     check_folds(config, folds)
     graphs = load_graphs(config) if dataset is None else dataset

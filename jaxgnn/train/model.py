@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxgnn.nn import GAT, GCN, GIN, GNN, MODELS, GraphSAGE, MaxK, MoNet, PNAConv, SAGEEmbedding
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.options import ConfigError, option
 
 _SAMPLING = (GCN, GraphSAGE, SAGEEmbedding, GIN, MoNet)
@@ -57,8 +57,10 @@ def build_model(
         degree_histogram: of the training graphs, which `pna` needs.
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError: an unknown model, or an option that the model does not have.
     """
+    check_config(config)
     is_pna = config.model == "pna" and degree_histogram is not None
     if config.model not in MODELS and not is_pna:
         raise ConfigError(

@@ -21,7 +21,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH
 from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.description import DatasetDescription, normalizes_features
 from jaxgnn.train.loop import Compiled
 from jaxgnn.train.options import ConfigError
@@ -154,9 +154,11 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
     normalized if asked for, or by custom (Planetoid).
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError: edges are to join both ways, and the data are a folder of parts.
         DataError: they cannot be read.
     """
+    check_config(config)
     if not config.undirected:
         return _with_features(config, load_nodes(config.dataset))
     check_whole(config)

@@ -16,7 +16,7 @@ from jaxgnn.distributed import Partition
 from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.loop import lower
 from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
 from jaxgnn.train.options import ConfigError
@@ -145,10 +145,12 @@ def plan(
         Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError: options that cannot be, a run of mini-batches or links, or a model with values
             on the edges.
         DataError: data that cannot be read.
     """
+    check_config(config)
     alone = {name: getattr(TrainConfig, name) for name in _OF_DEVICES}
     config = dataclasses.replace(config, **alone).check()
     if config.num_neighbors or config.task != "node":

@@ -16,7 +16,7 @@ from rich.console import Console
 from jaxgnn.data import GraphSet, NodeDataset
 from jaxgnn.train import choose_k, machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.display import (
     make_display,
     median_seconds,
@@ -77,11 +77,13 @@ def run(
         The content of `summary.json`, with `run_directory`.
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError, DataError, CheckpointError: options, data or files that cannot be.
         DivergenceError: the loss is not finite.
         RunError: a disk that is full or read-only, or memory that ran out.
         KeyboardInterrupt: Ctrl-C, after the checkpoint of the epoch that it waited for.
     """
+    check_config(config)
     recovery = Recovery() if recovery is None else recovery
     if config.distributed and not jax.distributed.is_initialized():
         raise ConfigError("--distributed: expected jax.distributed.initialize() before, got none")

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.build_program import build
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
 from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
 from jaxgnn.train.options import ConfigError
@@ -93,6 +93,7 @@ def train_seeds(
         dataset: the data; by default those of `config.dataset`.
 
     Raises:
+        TypeError: `config` is no `TrainConfig`.
         ConfigError, DataError: options or data that cannot be.
         ValueError: no seeds or not as many splits; at once, a patience, mini-batches, or a dataset
             that is not scored by accuracy.
@@ -126,7 +127,7 @@ def train_in_sequence(
         config, seeds, splits, dataset: as for `train_seeds`.
 
     Raises:
-        ConfigError, DataError, ValueError, DivergenceError: as `train_seeds`.
+        TypeError, ConfigError, DataError, ValueError, DivergenceError: as `train_seeds`.
     """
     dataset, chosen = _data(config, seeds, splits, dataset)
     first = make_task(config, dataset, chosen[0], training=True)
@@ -161,6 +162,7 @@ def _data(
     dataset: NodeDataset | None,
 ) -> tuple[NodeDataset, list[Split]]:
     """The data, and the split of each seed."""
+    check_config(config)
     splits = [config.split] * len(seeds) if splits is None else splits
     if not seeds or len(splits) != len(seeds):
         raise ValueError(

@@ -20,10 +20,14 @@ from jaxgnn.train import (
     Task,
     TrainConfig,
     build,
+    load_dataset,
     masked_accuracy,
     masked_loss,
+    plan,
     run,
+    run_folds,
     score,
+    train_in_sequence,
     train_seeds,
 )
 from jaxgnn.train.loop import copy, kernel_calls
@@ -290,6 +294,23 @@ def test_decoupled_decay_shrinks_before_the_step():
 def test_options_out_of_range(name, value):
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: expected .*, got "):
         dataclasses.replace(TrainConfig(), **{name: value}).check()
+
+
+def test_what_is_no_configuration():
+    options, task = {"dataset": "digits"}, prepare()[0]
+    calls = (
+        lambda: run(options),
+        lambda: run_folds(options, 3),
+        lambda: train_seeds(options, [0]),
+        lambda: next(train_in_sequence(options, [0])),
+        lambda: plan(options, [2]),
+        lambda: load_dataset(options),
+        lambda: build(options, task),
+        lambda: build_model(options, 4, 2, nnx.Rngs(0)),
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="config: expected a TrainConfig, got dict"):
+            call()
 
 
 def test_settings_round_trip_through_json():

@@ -114,7 +114,7 @@ def pays_on_gpu(
 ) -> bool:
     """Whether the kernel is faster on a GPU than XLA's product, and as precise."""
     if precision is None:
-        precision = jax.config.jax_default_matmul_precision
+        precision = jax.config.jax_default_matmul_precision  # pyright: ignore
     size = x.dtype.itemsize
     if x.dtype == jnp.float64 or any(a.shape[1] * size % 4 for a in (x, g)):
         return False
