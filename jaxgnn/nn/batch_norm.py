@@ -141,9 +141,11 @@ def _statistics(
     sums, count = on_one_device(_few_rows, _all_rows, jax.lax.stop_gradient(x), mask)
     shift = of_all(sums) / jnp.maximum(of_all(count), 1)
     rows = x - _row(shift, x)
-    offset = of_all(_weighted_sum(weights, rows))
+    # A factor of 0 would let what is not finite through.
+    counted = jnp.where(_column(mask, rows), rows, 0)
+    offset = of_all(_weighted_sum(weights, counted))
     each = jax.lax.broadcast_in_dim(weights, rows.shape, (0,))
-    squares = (each * rows * rows).sum(axis=range(rows.ndim - 1))
+    squares = (each * counted * counted).sum(axis=range(rows.ndim - 1))
     variance = jnp.maximum(of_all(squares) - offset * offset, 0)
     return shift + offset, variance, (rows, offset), found
 
@@ -151,6 +153,11 @@ def _statistics(
 def _row(values: Float[Array, " features"], like: Array) -> Array:
     """The values along the last axis of an array, with as many axes."""
     return values.reshape((1,) * (like.ndim - 1) + values.shape)
+
+
+def _column(values: Array, like: Array) -> Array:
+    """The values along the first axis of an array, with as many axes."""
+    return values.reshape(values.shape + (1,) * (like.ndim - 1))
 
 
 def _weighted_sum(
@@ -165,7 +172,8 @@ def _all_rows(
 ) -> tuple[Float[Array, " features"], Float[Array, ""]]:
     """The sum of the rows of a mask, and how many they are."""
     weights = mask.astype(x.dtype)
-    return _weighted_sum(weights, x), weights.sum() * math.prod(x.shape[1:-1])
+    counted = jnp.where(_column(mask, x), x, 0)
+    return _weighted_sum(weights, counted), weights.sum() * math.prod(x.shape[1:-1])
 
 
 def _few_rows(

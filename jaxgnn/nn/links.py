@@ -92,7 +92,7 @@ class DotDecoder(nnx.Module):
         """
         one, other = _ends(x, senders, receivers)
         wide = accumulation_dtype(one.dtype)
-        return jnp.sum(one * other, axis=-1, dtype=wide).astype(one.dtype)
+        return jnp.sum(one.astype(wide) * other.astype(wide), axis=-1).astype(one.dtype)
 
 
 class MLPDecoder(nnx.Module):

@@ -45,6 +45,14 @@ def test_decoders_score_pairs_and_differentiate():
         decoder((x, other[:, :2]), senders, receivers)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_products_of_16_bits_are_summed_as_they_are(compiled):
+    """Products out of float16's range that cancel."""
+    x = jnp.asarray([[300, 300], [300, -300]], jnp.float16)
+    score = jax.jit(DotDecoder()) if compiled else DotDecoder()
+    assert score(x, jnp.array([0]), jnp.array([1])) == 0
+
+
 def test_an_embedding_is_a_row_a_node():
     embedding = NodeEmbedding(300, 16, rngs=nnx.Rngs(0))
     table = embedding()

@@ -85,6 +85,23 @@ def test_pna(aggregators, scalers, options):
     assert_parity(reference, ours, edges, x, attributes, tolerance=3e-5)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_pna_sums_of_a_hub_in_16_bits(dtype):
+    """Differences of 0.25, whose two terms are 3,000 times 30 and more."""
+    n = 3001
+    graph = Graph.from_edges(np.arange(1, n), np.zeros(n - 1, int), num_nodes=n)
+    degrees = np.bincount(np.asarray(graph.in_degrees))
+    module = PNAConv(1, 1, ["sum"], ["identity"], degrees, dtype=jnp.dtype(dtype), rngs=nnx.Rngs(0))
+    for layer, kernel in (
+        (module.pre[0].linears[0], [[-1.0], [1.0]]),
+        (module.post[0].linears[0], [[0.0], [1.0]]),
+        (module.linear, [[1.0]]),
+    ):
+        layer.kernel[...], layer.bias[...] = jnp.asarray(kernel), jnp.zeros(1)
+    x = jnp.full((n, 1), 30.25, dtype).at[0].set(30.0)
+    assert abs(float(module(graph, x)[0, 0]) - 750) <= 3
+
+
 def test_pna_refuses():
     def make(aggregators=("mean",), scalers=("identity",), histogram=(0, 3), **options):
         return PNAConv(6, 4, aggregators, scalers, histogram, rngs=nnx.Rngs(0), **options)
@@ -261,6 +278,21 @@ def test_batch_norm_of_the_rows_that_count():
     jax.tree.map(np.testing.assert_array_equal, unchanged, state)
     with pytest.raises(ValueError, match=r"mask: expected the shape \(9,\), got \(3,\)"):
         module(jnp.asarray(x), mask=jnp.ones(3, bool))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("rows", [4, 3000])
+def test_padding_that_is_not_finite_stays_out_of_batch_norm(rows, value):
+    x = np.random.default_rng(0).normal(size=(rows, 3)).astype(np.float32)
+    mask = np.arange(rows) < rows - 1
+    clean, module = BatchNorm(3), BatchNorm(3)
+    expected = clean(jnp.asarray(x), mask=jnp.asarray(mask))
+    x[-1, 1] = value
+    found = module(jnp.asarray(x), mask=jnp.asarray(mask))
+    np.testing.assert_array_equal(found[:-1], expected[:-1])
+    assert not np.isfinite(found[-1, 1])
+    for name in ("mean", "var"):
+        np.testing.assert_array_equal(getattr(module, name)[...], getattr(clean, name)[...])
 
 
 def test_batch_norm_without_rows_and_of_other_rows():

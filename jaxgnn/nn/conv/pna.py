@@ -239,14 +239,21 @@ def _of_sums(
 ) -> list[Array]:
     """Of messages that are a sum of rows of their senders and receivers."""
 
+    wide = accumulation_dtype(senders.dtype)
+
     def reduce(how: Any, rows: Array) -> Array:
-        return spmm(graph, rows, reduce=how)
+        # Neither term of a sum is rounded for itself: in 16 bits they may cancel, or leave the
+        # range.
+        return spmm(graph, rows.astype(wide) if how == "sum" else rows, reduce=how)
 
     degrees = graph.in_degrees[:, None]
 
     def shifted(how: str, total: Array) -> Array:
-        times = degrees.astype(total.dtype) if how == "sum" else 1
-        return jnp.where(degrees > 0, total + times * receivers, 0)
+        if how == "sum":
+            total = total + degrees.astype(wide) * receivers.astype(wide)
+        else:
+            total = total + receivers
+        return jnp.where(degrees > 0, total, 0)
 
     return _all_of(reduce, shifted, senders, aggregators)
 
