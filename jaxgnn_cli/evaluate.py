@@ -34,6 +34,12 @@ def _score(options: EvaluateOptions) -> None:
     with memory_errors():
         run = load(options.run)
         data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
+        own = options.dataset is None and run.config.task == "node"
+        if own and options.split not in (None, run.config.split):
+            print_error(
+                f"--split: the run was trained on split {run.config.split}: its training nodes may "
+                f"be test nodes of split {options.split}"
+            )
         scores = evaluate_scores(run, data, options.split)
     console = Console()
     if output is not None:

@@ -106,7 +106,7 @@ def export(arguments: list[str]) -> None:
             **own,
         )
     for name, kernels in written.kernels.items():
-        aggregates = run.config.model != "mlp" and not options.portable
+        aggregates = edges > 0 and run.config.model != "mlp" and not options.portable
         if aggregates and not kernels:
             print_error(f"no kernels for {name} on this machine: the program has the JAX reference")
     console = Console()
@@ -118,6 +118,8 @@ def export(arguments: list[str]) -> None:
         f"wrote {options.output}: {what} {nodes:,} nodes and {edges:,} edges, "
         f"{options.platforms}{', portable' * options.portable}",
     )
+    if getattr(run.dataset, "normalized", False):
+        print_line(console, "the model expects each row of features divided by its sum")
 
 
 def _check(options: ExportOptions) -> None:

@@ -25,6 +25,7 @@ def info(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.data import load, names
+    from jaxgnn.data.downloads import SOURCES
 
     if arguments and arguments[0] in ("-h", "--help"):
         print(
@@ -34,8 +35,9 @@ def info(arguments: list[str]) -> None:
             "model's size, the kernels it would run, and the memory and time that a step would\n"
             "take here (on the digits without DATASET; of a mini-batch with --num-neighbors and\n"
             "with --task graph).\n"
-            f"DATASET: a name ({', '.join(names())}) or the path of a directory or a file in\n"
-            "one of the layouts of docs/data.md: a set of nodes, of graphs, or a graph alone."
+            f"DATASET: a name ({', '.join(names())}; {', '.join(SOURCES)}, once downloaded) or\n"
+            "the path of a directory or a file in one of the layouts of docs/data.md: a set of\n"
+            "nodes, of graphs, or a graph alone."
         )
         return
     if any(argument.startswith("-") for argument in arguments):

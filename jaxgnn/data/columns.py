@@ -103,7 +103,7 @@ class Numbers(Column):
         numbers = [as_number(field) for field in fields]
         if None in numbers:
             i = numbers.index(None)
-            raise DataError(f"{place(i)}: expected a number, got {quote(fields[i])}")
+            raise DataError(f"{place(i)}: expected a finite float32 number, got {quote(fields[i])}")
         self._parts.append(np.array(numbers, np.float32))
 
     def numpy(self) -> np.ndarray:

@@ -107,6 +107,7 @@ class NodeDataset:
             from 0.
         weights: of the edges, float32, in the graph's edge order, where the source has them.
         edge_features: likewise. `jaxgnn train` uses neither.
+        feature_names: the names that the source gives its features.
 
     Raises:
         DataError: arrays that do not fit together.
@@ -123,6 +124,7 @@ class NodeDataset:
     class_names: tuple[str, ...] | None = None
     weights: Float[np.ndarray, " num_edges"] | None = None
     edge_features: Float[np.ndarray, "num_edges num_edge_features"] | None = None
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.graph.is_square:
@@ -144,6 +146,7 @@ class NodeDataset:
         _check_labels(self.labels, n, self.num_classes)
         check_names(self.node_names, n, "node_names")
         check_names(self.class_names, self.num_classes, "class_names")
+        check_names(self.feature_names, x.shape[1], "feature_names")
         check_rows(self.weights, self.graph.num_edges, 1, "weights")
         check_rows(self.edge_features, self.graph.num_edges, 2, "edge_features")
         if not self.splits:

@@ -26,6 +26,7 @@ class PlainGraph:
         edge_features: in the graph's edge order.
         label: of the whole graph, if it is one of a `GraphSet`: a class, or its targets.
         node_names: the ids that the file gives the nodes, where they are not 0 to n - 1.
+        feature_names: the names that the file gives the features.
         metadata: source, citation, license, notes.
 
     Raises:
@@ -41,6 +42,7 @@ class PlainGraph:
     label: int | Float[np.ndarray, " targets"] | None = None
     node_names: tuple[str, ...] | None = None
     metadata: Metadata = NO_METADATA
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.graph.is_square:
@@ -51,6 +53,8 @@ class PlainGraph:
         check_rows(self.positions, nodes, 2, "positions")
         check_rows(self.edge_features, edges, 2, "edge_features")
         check_names(self.node_names, nodes, "node_names")
+        width = 0 if self.features is None else self.features.shape[1]
+        check_names(self.feature_names, width, "feature_names")
 
     @property
     def num_nodes(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxgnn.data.archive import npz_keys
+from jaxgnn.data.columns import find_table
 from jaxgnn.data.dataset import NodeDataset
 from jaxgnn.data.edges import read_edges, read_weighted_matrix_market
 from jaxgnn.data.graph_set import GraphSet
@@ -89,6 +90,8 @@ def _folder(path: pathlib.Path) -> tuple[Reader, dict[str, Any]]:
         graph = next(entry for entry in files if entry not in sets)
         return read_label_sets, {"graph_path": graph, "labels_path": sets[0]}
     if len(files) == 1:
+        if find_table(path, "nodes") == files[0]:
+            raise DataError(f"{display_path(path)}: expected an edges.csv beside {files[0].name}")
         return _file(files[0])
     if files and all(_mesh_reader(entry) for entry in files[:_MOST_MESHES]):
         return read_meshes, {"folder": path}

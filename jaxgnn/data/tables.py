@@ -54,9 +54,10 @@ def read_tables(
     `target`, and optionally `weight`. All other columns are features, and numbers. Ids and labels
     may be any text: nodes are numbered in their order and classes in the order of their names (of
     their values, if all are integers); `node_names` and `class_names` keep them where they are
-    not 0, 1, ... Nodes with an empty label are in no mask. `split` is `train`, `val`, `test` or
-    empty. Without that column, random splits of the labelled nodes are drawn. Without a column of
-    features, the one feature of a node is log(1 + in-degree).
+    not 0, 1, ..., and `feature_names` those of the features. Nodes with an empty label are in no
+    mask. `split` is `train`, `val`, `test` or empty. Without that column, random splits of the
+    labelled nodes are drawn. Without a column of features, the one feature of a node is
+    log(1 + in-degree).
 
     Args:
         folder: the directory.
@@ -103,6 +104,7 @@ def read_tables(
             "graph": graph,
             "features": matrix(columns),
             "node_names": None if _numbered(names) else names,
+            "feature_names": tuple(columns) or None,
         }
         for name, values in sorted_data.items():
             key = "weights" if name == "weights" else "edge_features"

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxgnn.data.checks import check_ends
@@ -56,6 +57,11 @@ class ExportedModel(_Exported[Graph]):
             DataError: a graph that is too large or rectangular, or features of another shape.
         """
         graph_argument(graph)
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(graph)):
+            raise TypeError(
+                "graph: expected one that is not traced, for it is padded on the host: close over "
+                "it, or call the exported model outside of jax.jit"
+            )
         expected = self.manifest
         shape = np.shape(x)
         if len(shape) != 2 or shape != (graph.num_receivers, expected.num_features):
@@ -192,6 +198,8 @@ class ExportedGraphModel(_Exported[GraphBatch]):
         Raises:
             DataError: graphs that are too large or rectangular, or features of another shape.
         """
+        if isinstance(graphs, Graph):
+            raise TypeError("graphs: expected a GraphBatch or a sequence of graphs, got one Graph")
         if isinstance(graphs, GraphBatch):
             nodes, edges = graphs.graph.num_receivers, graphs.graph.num_edges
         else:

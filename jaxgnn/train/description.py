@@ -4,11 +4,17 @@ built without them."""
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import reprlib
+from collections.abc import Sequence
 from typing import Any, get_args
 
+import numpy as np
+from jaxtyping import Float
+
 from jaxgnn._core.text import printable
-from jaxgnn.data import Metric, NodeDataset
+from jaxgnn.data import DataError, Metric, NodeDataset
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.options import ConfigError
 
@@ -28,6 +34,8 @@ class DatasetDescription:
         metric: the score that the set's publication reports.
         normalized: whether the run scaled the rows of the features to sum 1.
         class_names: the user's name of each class; `None`: numbers from 0.
+        feature_names: the user's name of each feature, or `None`.
+        node_names: a digest of the user's names of the nodes, or `None`.
     """
 
     name: str
@@ -39,6 +47,8 @@ class DatasetDescription:
     metric: Metric
     normalized: bool
     class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    node_names: str | None = None
 
     @classmethod
     def of(cls, dataset: NodeDataset, *, normalized: bool) -> DatasetDescription:
@@ -54,6 +64,8 @@ class DatasetDescription:
             metric=dataset.metric,
             normalized=normalized,
             class_names=None if names is None else tuple(map(str, names)),
+            feature_names=dataset.feature_names,
+            node_names=digest_of_names(dataset.node_names),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -74,13 +86,9 @@ class DatasetDescription:
                 raise _unexpected(name, "a count", value[name])
         if value["metric"] not in get_args(Metric):
             raise _unexpected("metric", f"one of {', '.join(get_args(Metric))}", value["metric"])
-        names = value["class_names"]
-        if names is not None:
-            if not isinstance(names, list) or not all(type(name) is str for name in names):
-                raise _unexpected("class_names", "a list of names or null", names)
-            if len(names) != value["num_classes"]:
-                raise _unexpected("class_names", f"{value['num_classes']} names", names)
-        known: dict[str, Any] = {**value, "class_names": None if names is None else (*names,)}
+        classes = _names(value, "class_names", value["num_classes"])
+        features = _names(value, "feature_names", value["num_features"])
+        known: dict[str, Any] = {**value, "class_names": classes, "feature_names": features}
         return cls(**known)
 
     def class_labels(self) -> list[str]:
@@ -104,6 +112,8 @@ class LinkDescription:
         num_features: features a node, which the encoder expects; `None` where it has an embedding
             of these nodes.
         normalized: whether the run scaled the rows of the features to sum 1.
+        feature_names: the user's name of each feature, or `None`.
+        node_names: a digest of the user's names of the nodes, or `None`.
     """
 
     name: str
@@ -111,6 +121,8 @@ class LinkDescription:
     num_edges: int
     num_features: int | None
     normalized: bool
+    feature_names: tuple[str, ...] | None = None
+    node_names: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For `config.json`."""
@@ -130,18 +142,81 @@ class LinkDescription:
         width = value["num_features"]
         if width is not None and not (type(width) is int and 1 <= width < _LARGEST_WIDTH):
             raise _unexpected("num_features", "a count or null", width)
-        return cls(**value)
+        return cls(**{**value, "feature_names": _names(value, "feature_names", width or 0)})
+
+
+def digest_of_names(names: Sequence[str] | None) -> str | None:
+    """What tells whether nodes are the same in the same order; of none `None`."""
+    if names is None:
+        return None
+    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:32]
+
+
+def check_learned_nodes(
+    description: DatasetDescription | LinkDescription, names: Sequence[str] | None, where: str
+) -> None:
+    """Refuses nodes of other names, or in another order, than those whose rows were learned.
+
+    Raises:
+        DataError: they are.
+    """
+    if names is None or description.node_names is None:
+        return
+    if digest_of_names(names) != description.node_names:
+        raise DataError(
+            f"{where}: expected the nodes of {description.name}, by name and in their order, for "
+            "the model has a learned row for each, got others"
+        )
+
+
+def features_by_name(
+    description: DatasetDescription | LinkDescription,
+    features: Float[np.ndarray, "nodes features"],
+    names: Sequence[str] | None,
+    where: str,
+) -> Float[np.ndarray, "nodes features"]:
+    """The features in the order of the run's, where both have names.
+
+    Raises:
+        DataError: the names are others.
+    """
+    expected = description.feature_names
+    if names is None or expected is None or tuple(names) == expected:
+        return features
+    place = {name: i for i, name in enumerate(names)}
+    missing = [name for name in expected if name not in place]
+    if missing or len(place) != len(expected):
+        what = printable(reprlib.repr(missing or sorted(place.keys() - set(expected))))
+        raise DataError(
+            f"{where}: expected the features of {description.name} by name, "
+            f"got {'none of' if missing else 'further ones:'} {what}"
+        )
+    return np.ascontiguousarray(features[:, [place[name] for name in expected]])
 
 
 def _check_fields(cls: type, value: Any) -> None:
-    """That a value has a description's keys, and of the right types those of one type."""
+    """That a value has a description's keys, and of the right types those of one type. What has a
+    default may be missing: earlier versions did not record it."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    if not isinstance(value, dict) or value.keys() != fields.keys():
+    needed = {name for name, f in fields.items() if f.default is dataclasses.MISSING}
+    if not isinstance(value, dict) or not needed <= value.keys() <= fields.keys():
         raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
     kinds = {"str": str, "int": int, "bool": bool}
     for name, kind in ((n, kinds.get(str(f.type))) for n, f in fields.items()):
         if kind is not None and type(value[name]) is not kind:
             raise _unexpected(name, kind.__name__, value[name])
+
+
+def _names(value: dict[str, Any], key: str, count: int) -> tuple[str, ...] | None:
+    """So many names, or `None`."""
+    names = value.get(key)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(type(name) is str for name in names):
+        raise _unexpected(key, "a list of names or null", names)
+    if len(names) != count:
+        raise _unexpected(key, f"{count} names", names)
+    return tuple(names)
 
 
 def _unexpected(name: str, expected: str, value: Any) -> ConfigError:

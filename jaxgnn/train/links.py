@@ -22,7 +22,7 @@ from jaxgnn.nn import DotDecoder, MLPDecoder
 from jaxgnn.ops import NegativeEdges, negative_edges
 from jaxgnn.train.build_program import program_of
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import LinkDescription
+from jaxgnn.train.description import LinkDescription, digest_of_names
 from jaxgnn.train.embedded_model import EmbeddedModel, WithEncoder
 from jaxgnn.train.loop import Compiled
 from jaxgnn.train.model import build_model, param_dtype
@@ -45,6 +45,7 @@ class LinkData(NamedTuple):
         features: of the nodes, or `None`: they are learned then (`NodeEmbedding`).
         node_names: the user's ids of the nodes, where they are not 0 to n - 1.
         normalized: whether the rows of `features` were scaled to sum 1.
+        feature_names: the user's names of the features.
     """
 
     name: str
@@ -52,6 +53,7 @@ class LinkData(NamedTuple):
     features: Float[np.ndarray, "num_nodes num_features"] | None
     node_names: tuple[str, ...] | None = None
     normalized: bool = False
+    feature_names: tuple[str, ...] | None = None
 
     def arrays(self) -> list[Any]:
         """What a run records a checksum of; the split follows from the settings."""
@@ -136,6 +138,8 @@ def describe(config: TrainConfig, data: LinkData) -> LinkDescription:
         num_edges=data.graph.num_edges,
         num_features=None if features is None else features.shape[1],
         normalized=data.normalized and features is not None,
+        feature_names=None if features is None else data.feature_names,
+        node_names=digest_of_names(data.node_names),
     )
 
 

@@ -16,7 +16,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxgnn._core.checksum import checksum
-from jaxgnn.data import DataError, GraphSet, load
+from jaxgnn.data import DataError, GraphSet, PlainGraph, load
+from jaxgnn.graph import Graph
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
@@ -88,6 +89,9 @@ class LoadedGraphRun:
             DataError: other features.
             TypeError, ValueError: no graphs.
         """
+        if isinstance(graphs, PlainGraph | Graph):
+            kind = type(graphs).__name__
+            raise TypeError(f"graphs: expected a GraphSet or a sequence of graphs, got one {kind}")
         if not len(graphs):
             return np.zeros((0, self.dataset.num_outputs), np.float32)
         found = [(self._forward(batch), batch.batch.graph_mask) for batch in self._loader(graphs)]

@@ -87,6 +87,9 @@ class NodeProblem:
         dataset = self._dataset
         train_nodes, val_nodes, test_nodes = self._split.sizes
         why = f" (by features: {self._refusal})" if self._refusal else ""
+        beside = {"weights": dataset.weights, "features": dataset.edge_features}
+        unused = " and ".join(name for name, values in beside.items() if values is not None)
+        why += f"; {unused} of the edges are not used" if unused else ""
         return (
             f"{dataset.name}: {dataset.num_nodes:,} nodes, {self._num_edges:,} edges, "
             f"{self.task.features.shape[1]:,} features, {dataset.num_classes} classes; "

@@ -96,13 +96,15 @@ def link_data_of(
     features = loaded.features
     if normalized and features is not None:
         features = normalize_features(features)
-    data = LinkData(loaded.name, loaded.graph, features, loaded.node_names, normalized)
+    names = loaded.node_names, loaded.feature_names
+    data = LinkData(loaded.name, loaded.graph, features, names[0], normalized, names[1])
     return _as_link_data(config, data)
 
 
 def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData:
     if isinstance(data, NodeDataset):
-        data = LinkData(data.name, data.graph, data.features, data.node_names)
+        names = data.node_names, data.feature_names
+        data = LinkData(data.name, data.graph, data.features, names[0], feature_names=names[1])
     if not config.directed and not data.graph.symmetric:
         data = data._replace(graph=transform.to_undirected(data.graph)[0])
     return data

@@ -208,9 +208,16 @@ def check_data(directory: Path, saved: Any, data: dict[str, str], name: str = "-
     """
     if saved != data:
         raise ConfigError(
-            f"{name}: the data are not those of {printable(directory)}: expected "
-            f"{printable(reprlib.repr(saved))}, got {json.dumps(data)}"
+            f"{name}: the data are not those of {printable(directory)}: expected {_named(saved)}, "
+            f"got {_named(data)}"
         )
+
+
+def _named(data: Any) -> str:
+    """The data by their name and the checksum of all that a run reads."""
+    if not isinstance(data, dict) or data.keys() != {"name", "fingerprint"}:
+        return printable(reprlib.repr(data))
+    return printable(f"{data['name']} with the checksum {data['fingerprint']}")
 
 
 def fingerprint(dataset: NodeDataset, split: Split) -> str:

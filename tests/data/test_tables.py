@@ -100,7 +100,11 @@ def test_what_is_optional(tmp_path):
             EDGES,
             r"nodes\.csv: line 4, column 'y': .* number, got 'two'",
         ),
-        (NODES.replace("-2", "inf"), EDGES, r"line 4, column 'y': expected a number, got 'inf'"),
+        (
+            NODES.replace("-2", "inf"),
+            EDGES,
+            r"column 'y': expected a finite float32 number, got 'inf'",
+        ),
         (NODES, EDGES.replace("0.5", "1_0"), r"line 3, column 'weight': .* number, got '1_0'"),
         (NODES.replace("TEST", "tset"), EDGES, r"line 4, column 'split': .* nothing, got 'tset'"),
         ("id,x\na\n", EDGES, r"nodes\.csv: line 2: expected 2 fields, got 1"),
@@ -142,3 +146,23 @@ def test_degrees_as_features_count_the_reverse_edges(tmp_path):
     write(tmp_path, "id,label\na,x\nb,y\nc,x\n", "source,target\na,b\nb,c\n")
     assert data.load(tmp_path).features[:, 0] == pytest.approx(np.log1p([0, 1, 1]))
     assert load_undirected(tmp_path).features[:, 0] == pytest.approx(np.log1p([1, 2, 1]))
+
+
+def test_names_of_features_and_a_table_that_is_missing(tmp_path):
+    assert data.load(write(tmp_path)).feature_names == tuple(
+        name for name in NODES.splitlines()[0].split(",") if name not in ("id", "label", "split")
+    )
+    (tmp_path / "edges.csv").unlink()
+    with pytest.raises(DataError, match=r"expected an edges.csv beside nodes.csv"):
+        data.load(tmp_path)
+
+
+def test_weights_that_a_run_does_not_use(tmp_path):
+    pytest.importorskip("orbax.checkpoint")
+    from jaxgnn.train import TrainConfig
+    from jaxgnn.train.problem import make_problem
+    from jaxgnn.train.recovery import Recovery
+
+    config = TrainConfig(dataset=str(write(tmp_path)), hidden=4).check()
+    described = make_problem(config, None, Recovery()).describe()
+    assert "weights and features of the edges are not used" in described

@@ -101,6 +101,10 @@ def test_exported_models_are_the_models(settings, tmp_path):
 def test_what_does_not_fit(written):
     loaded = export.load(written)
     x = np.zeros((NODES, FEATURES), np.float32)
+    graph = a_graph()
+    with pytest.raises(TypeError, match="graph: expected one that is not traced"):
+        jax.jit(lambda graph, x: loaded(graph, x))(graph, x)
+    assert jax.jit(lambda x: loaded(graph, x))(x).shape == (NODES, 3)
     for graph, features, message in (
         (a_graph(NODES + 1), np.zeros((NODES + 1, FEATURES)), "expected at most 40 nodes and 1,5"),
         (a_graph(edges=EDGES + 1), x, "got 40 and 1,501"),
@@ -322,6 +326,9 @@ def test_exported_graphs_are_the_models(tmp_path, inputs):
             assert found.shape == (7, description.num_outputs)
             np.testing.assert_allclose(found[:5], expected[:5], **limit)
         assert loaded([], *(None if a is None else a[:0] for a in (x, edge_features))).size == 0
+        for call in (loaded, run.predict):
+            with pytest.raises(TypeError, match="a sequence of graphs, got one Graph"):
+                call(graphs[0])
 
     names = json.loads((directory / "manifest.json").read_text())["arrays"]
     assert names == ["senders", "receivers", "graph_ids"]

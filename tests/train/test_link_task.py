@@ -26,6 +26,7 @@ from jaxgnn.train import (
     read_pairs,
     train,
 )
+from jaxgnn.train.description import digest_of_names
 from jaxgnn.train.links import LinkProblem
 from jaxgnn.train.loop import copy
 from jaxgnn.train.node_problem import prepared
@@ -171,7 +172,9 @@ def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
     # The model is the run's: its test links have the run's score.
     loaded = load_link_run("run")
     data = loaded.own_data()
-    assert loaded.dataset == LinkDescription("ring", 60, data.graph.num_edges, None, False)
+    nodes = digest_of_names(data.node_names)
+    expected = LinkDescription("ring", 60, data.graph.num_edges, None, False, node_names=nodes)
+    assert nodes is not None and loaded.dataset == expected
     test = transform.link_split(data.graph, 0.05, 0.1, seed=0).test
     logits = loaded.logits(loaded.encode(test.graph, None), test.senders, test.receivers)
     score = metrics.roc_auc(test.labels, np.asarray(logits))
@@ -210,6 +213,8 @@ def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
     with pytest.raises(DataError, match="graph: expected the 60 nodes whose embedding was learned"):
         exported.encode(Graph.from_edges([0], [1]))
 
+    lines = (tmp_path / "ring.txt").read_text().splitlines()
+    (tmp_path / "shuffled.txt").write_text("\n".join([*lines[7:], *lines[:7], ""]))
     (tmp_path / "small.txt").write_text("n1\tn2\n")
     (tmp_path / "wrong.csv").write_text("source,target\nn3,n60\n")
     sizes = ["--nodes", "9", "--edges", "9"]
@@ -218,6 +223,10 @@ def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
         (
             ["predict", "run", "small.txt", *predicting[2:], "q.csv"],
             "expected the 60 nodes of ring",
+        ),
+        (
+            ["predict", "run", "shuffled.txt", *predicting[2:], "q.csv"],
+            "shuffled.txt: expected the nodes of ring, by name and in their order",
         ),
         (
             ["predict", "run", "--pairs", "wrong.csv", "--output", "q.csv"],

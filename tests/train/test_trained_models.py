@@ -216,7 +216,11 @@ def test_scores_are_the_runs_and_those_of_other_data(trained, tmp_path, capsys):
     best = (trained / "metrics.jsonl").read_text().splitlines()[summary["best_epoch"] - 1]
     assert scores["rows"][1]["loss"] == pytest.approx(json.loads(best)["val_loss"], rel=1e-5)
     other = str(trained.parent / "other.npz")
+    capsys.readouterr()
+    assert main(["evaluate", str(trained), "--split", "3", *output]) == 0
+    assert "--split: the run was trained on split 0: its training" in capsys.readouterr().err
     assert main(["evaluate", str(trained), other, "--split", "3", *output]) == 0
+    assert "--split" not in capsys.readouterr().err
     scores = json.loads((tmp_path / "evaluation.json").read_text())
     assert (scores["dataset"], scores["split"], scores["rows"][2]["nodes"]) == ("other", 3, 60)
 
@@ -261,6 +265,52 @@ def test_reverse_edges(tmp_path, capsys):
     assert re.search(r"\bedges\W+22\W", capsys.readouterr().out)
     assert main(["train", path, "--task", "link", "--undirected"]) == 2
     assert "--undirected: expected --task node with it, got --task link" in capsys.readouterr().err
+
+
+def test_features_and_learned_nodes_are_told_by_their_names(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(24, 2)).round(3)
+    edges = "".join(f"n{i},n{(5 * i + 1) % 24}\n" for i in range(24))
+
+    def write(name: str, columns: str, order: list[int], nodes: range | list[int] = range(24)):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = [
+            f"n{i},{'ab'[i % 2]},{('train', 'val', 'test')[i % 3]},"
+            + ",".join(str(values[i, j]) for j in order)
+            for i in nodes
+        ]
+        text = "\n".join([f"id,label,split,{columns}", *rows, ""])
+        (folder / "nodes.csv").write_text(text)
+        (folder / "edges.csv").write_text("source,target\n" + edges)
+        return str(folder)
+
+    first = write("first", "x,y", [0, 1])
+    swapped, other = write("swapped", "y,x", [1, 0]), write("other", "x,z", [0, 1])
+    reversed_nodes = write("reversed", "x,y", [0, 1], list(range(23, -1, -1)))
+    settings = {"dataset": first, "hidden": 4, "epochs": 1}
+    path = str(tmp_path / "run")
+    run(TrainConfig(**settings, run_directory=path))
+    loaded = load_run(path)
+    data, same = loaded.load_data(first), loaded.load_data(swapped)
+    assert same.feature_names == ("x", "y") and load(swapped).feature_names == ("y", "x")
+    np.testing.assert_array_equal(data.features, same.features)
+    np.testing.assert_array_equal(loaded.load_data(reversed_nodes).features, data.features[::-1])
+    found = error(capsys, "predict", path, other, "--output", str(tmp_path / "p.csv"))
+    assert "other: expected the features of first by name, got none of ['y']" in found
+
+    # Rows that were learned are of their nodes, wherever these stand.
+    path = str(tmp_path / "learned")
+    run(TrainConfig(**settings, features="embedding", run_directory=path))
+    learned = load_run(path)
+    assert learned.load_data(swapped).num_nodes == 24
+    found = error(capsys, "predict", path, reversed_nodes, "--output", str(tmp_path / "p.csv"))
+    assert "reversed: expected the nodes of first, by name and in their order" in found
+    record = json.loads((tmp_path / "learned" / "config.json").read_text())
+    for name in ("feature_names", "node_names"):  # earlier versions recorded neither
+        del record["dataset"][name]
+    (tmp_path / "learned" / "config.json").write_text(json.dumps(record))
+    assert load_run(path).load_data(reversed_nodes).num_nodes == 24
 
 
 def test_what_cannot_be_predicted(trained, tmp_path, capsys):
