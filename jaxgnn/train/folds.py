@@ -59,7 +59,9 @@ def run_folds(
         options = dataclasses.replace(config, split=fold, run_directory=str(path))
         if _is_begun(path):
             options = dataclasses.replace(options, resume=str(path))
-        run(options, console, dataset=graphs, recovery=recovery())
+        told = recovery()
+        told.folds = directory
+        run(options, console, dataset=graphs, recovery=told)
     return compare(directories, "--run-directory")
 
 

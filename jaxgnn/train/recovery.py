@@ -36,6 +36,7 @@ class Recovery:
         epoch: that of the last complete checkpoint.
         within: the epoch that a later checkpoint is within, if there is one.
         options: those of the command to resume, beside the directory.
+        folds: the run directory of all folds, if the run is one of them.
         warn: called with one line; by default a `RunWarning`.
     """
 
@@ -44,6 +45,7 @@ class Recovery:
         self.epoch: int | None = None
         self.within: int | None = None
         self.options = ""
+        self.folds: Path | None = None
         self.warn = warn
 
     def advice(self) -> str:
@@ -52,6 +54,9 @@ class Recovery:
             return "nothing was trained"
         directory = shlex.quote(str(self.directory))
         command = printable(f"jaxgnn train --resume {directory}{self.options}")
+        if self.folds is not None:
+            of_all = shlex.quote(str(self.folds))
+            command = printable(f"the same command and --run-directory {of_all}")
         if self.within is not None:
             return f"the checkpoint within epoch {self.within} is safe, continue with {command}"
         if self.epoch is None:

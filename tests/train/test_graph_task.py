@@ -352,13 +352,15 @@ def test_folds_are_runs_and_go_on_after_an_interruption(tmp_path, capsys):
     graphs, begun = graph_set(splits={}), []
 
     def recovery():
-        begun.append(None)
-        if len(begun) == 2:
+        if len(begun) == 1:
             raise KeyboardInterrupt
-        return Recovery()
+        begun.append(Recovery())
+        return begun[0]
 
     with pytest.raises(KeyboardInterrupt):
         run_folds(config, 2, dataset=graphs, recovery=recovery)
+    advice = f"continue with the same command and --run-directory {tmp_path / 'r'}"
+    assert begun[0].advice().endswith(advice)
     first = tmp_path / "r" / "fold0" / "metrics.jsonl"
     before = first.read_text()
     comparison = run_folds(config, 2, dataset=graphs)
