@@ -223,10 +223,14 @@ def comparison_table(comparison: Comparison) -> Table:
     """The table of `jaxgnn compare`: a row for runs that differ in the seed alone."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.caption = Text(f"{comparison.metrics()}, mean ± standard deviation over the runs")
+
+    def whole(text: str) -> Text:
+        return Text(text, overflow="fold")  # in a narrow terminal: cut off, two may be alike
+
     for name in comparison.columns():
-        table.add_column(Text(name), justify="right")
+        table.add_column(whole(name), justify="right")
     for cells in comparison.cells():
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(whole, cells))
     return table
 
 

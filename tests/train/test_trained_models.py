@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 from jaxgnn._core.platform import of_device
 from jaxgnn.data import load
@@ -27,6 +29,7 @@ from jaxgnn.train import (
     restore_run,
     run,
 )
+from jaxgnn.train.display import comparison_table
 from jaxgnn_cli import main
 from tests.support.small_sets import small
 
@@ -374,6 +377,9 @@ def test_comparison(trained, tmp_path, capsys):
     assert found.rows[0].test_score == pytest.approx(0.55)
     assert found.rows[0].test_std == pytest.approx(0.05) and found.rows[1].test_std is None
     assert found.rows[1].settings == {"hidden": 16, "epochs": 4, "patience": 100}
+    narrow = Console(width=40, file=io.StringIO())
+    narrow.print(comparison_table(found))
+    assert "…" not in narrow.file.getvalue()
     for suffix in ("md", "csv", "png"):
         assert main(["compare", *runs, "--output", str(tmp_path / f"c.{suffix}")]) == 0
     assert f"unfinished: {runs[3]}" in capsys.readouterr().out.replace("\n", "")
