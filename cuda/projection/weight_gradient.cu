@@ -96,37 +96,25 @@ __device__ inline uint32_t round_to_tf32(uint32_t bits) {
   return rounded;
 }
 
-// Fragments of 32 bytes of a feature, for `multiply`. Of 16 features of x, from `at` on,
-template <typename S>
-__device__ inline void load_x(uint32_t (&a)[4], unsigned at, Tag<float>) {
+// A fragment for `multiply`, of 32 bytes of each feature from `at` on: four pieces, halves of these
+// by 8 features. With kOfX, of 16 features of x, a piece is followed by the other features', else,
+// of twice 8 features of g, by the other half's.
+template <typename S, bool kOfX>
+__device__ inline void load_fragment(uint32_t (&to)[4], unsigned at, Tag<float>) {
   const unsigned lane = threadIdx.x % 32;
   at += lane % 4 * S::kDistance + lane / 4 * S::kSize;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    a[i] = round_to_tf32(load_shared(at + i / 2 * 4 * S::kDistance + i % 2 * 8 * S::kSize));
+    const int row = (kOfX ? i / 2 : i % 2) * 4, feature = (kOfX ? i % 2 : i / 2) * 8;
+    to[i] = round_to_tf32(load_shared(at + row * S::kDistance + feature * S::kSize));
   }
 }
-template <typename S, typename T>
-__device__ inline void load_x(uint32_t (&a)[4], unsigned at, Tag<T>) {
+template <typename S, bool kOfX, typename T>
+__device__ inline void load_fragment(uint32_t (&to)[4], unsigned at, Tag<T>) {
   const unsigned lane = threadIdx.x % 32;
-  const unsigned row = lane % 8 + lane / 16 * 8, feature = lane / 8 % 2 * 8;
-  load_transposed(a, at + row * S::kDistance + feature * S::kSize);
-}
-// or of twice 8 of g.
-template <typename S>
-__device__ inline void load_g(uint32_t (&b)[4], unsigned at, Tag<float>) {
-  const unsigned lane = threadIdx.x % 32;
-  at += lane % 4 * S::kDistance + lane / 4 * S::kSize;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    b[i] = round_to_tf32(load_shared(at + i % 2 * 4 * S::kDistance + i / 2 * 8 * S::kSize));
-  }
-}
-template <typename S, typename T>
-__device__ inline void load_g(uint32_t (&b)[4], unsigned at, Tag<T>) {
-  const unsigned lane = threadIdx.x % 32;
-  const unsigned row = lane % 16, feature = lane / 16 * 8;
-  load_transposed(b, at + row * S::kDistance + feature * S::kSize);
+  const unsigned row = kOfX ? lane % 8 + lane / 16 * 8 : lane % 16;
+  const unsigned feature = (kOfX ? lane / 8 % 2 : lane / 16) * 8;
+  load_transposed(to, at + row * S::kDistance + feature * S::kSize);
 }
 
 template <typename T>
@@ -173,12 +161,13 @@ __global__ void __launch_bounds__(Tiling<T>::kThreads, kBlocks) sum_products(con
       uint32_t a[kTall][4], b[kColumns / 2][4];
 #pragma unroll
       for (int i = 0; i < kTall; ++i) {
-        load_x<X>(a[i], from + row * X::kDistance + (own_down + 16 * i) * X::kSize, Tag<T>{});
+        const unsigned at = from + row * X::kDistance;
+        load_fragment<X, true>(a[i], at + (own_down + 16 * i) * X::kSize, Tag<T>{});
       }
 #pragma unroll
       for (int j = 0; j < kColumns / 2; ++j) {
         const unsigned at = from + X::kBytes + row * G::kDistance;
-        load_g<G>(b[j], at + (own_across + 16 * j) * G::kSize, Tag<T>{});
+        load_fragment<G, false>(b[j], at + (own_across + 16 * j) * G::kSize, Tag<T>{});
       }
 #pragma unroll
       for (int i = 0; i < kTall; ++i) {
