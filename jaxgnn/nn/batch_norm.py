@@ -141,8 +141,7 @@ def _statistics(
     sums, count = on_one_device(_few_rows, _all_rows, jax.lax.stop_gradient(x), mask)
     shift = of_all(sums) / jnp.maximum(of_all(count), 1)
     rows = x - _row(shift, x)
-    # A factor of 0 would let what is not finite through.
-    counted = jnp.where(_column(mask, rows), rows, 0)
+    counted = _counted(mask, rows)
     offset = of_all(_weighted_sum(weights, counted))
     each = jax.lax.broadcast_in_dim(weights, rows.shape, (0,))
     squares = (each * counted * counted).sum(axis=range(rows.ndim - 1))
@@ -155,9 +154,11 @@ def _row(values: Float[Array, " features"], like: Array) -> Array:
     return values.reshape((1,) * (like.ndim - 1) + values.shape)
 
 
-def _column(values: Array, like: Array) -> Array:
-    """The values along the first axis of an array, with as many axes."""
-    return values.reshape(values.shape + (1,) * (like.ndim - 1))
+def _counted(
+    mask: Bool[Array, " rows"], rows: Float[Array, "rows *batch features"]
+) -> Float[Array, "rows *batch features"]:
+    """The rows of a mask, zeros elsewhere: a factor of 0 would let what is not finite through."""
+    return jnp.where(jax.lax.broadcast_in_dim(mask, rows.shape, (0,)), rows, 0)
 
 
 def _weighted_sum(
@@ -172,8 +173,7 @@ def _all_rows(
 ) -> tuple[Float[Array, " features"], Float[Array, ""]]:
     """The sum of the rows of a mask, and how many they are."""
     weights = mask.astype(x.dtype)
-    counted = jnp.where(_column(mask, x), x, 0)
-    return _weighted_sum(weights, counted), weights.sum() * math.prod(x.shape[1:-1])
+    return _weighted_sum(weights, _counted(mask, x)), weights.sum() * math.prod(x.shape[1:-1])
 
 
 def _few_rows(
