@@ -55,6 +55,7 @@ class ExportedModel(_Exported[Graph]):
 
         Raises:
             DataError: a graph that is too large or rectangular, or features of another shape.
+            TypeError: a graph that is traced.
         """
         graph_argument(graph)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(graph)):
@@ -197,6 +198,7 @@ class ExportedGraphModel(_Exported[GraphBatch]):
 
         Raises:
             DataError: graphs that are too large or rectangular, or features of another shape.
+            TypeError: one graph.
         """
         if isinstance(graphs, Graph):
             raise TypeError("graphs: expected a GraphBatch or a sequence of graphs, got one Graph")

@@ -8,17 +8,17 @@ import hashlib
 import json
 import reprlib
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
-from jaxtyping import Float
 
 from jaxgnn._core.text import printable
-from jaxgnn.data import DataError, Metric, NodeDataset
+from jaxgnn.data import DataError, Metric, NodeDataset, PlainGraph
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.options import ConfigError
 
 _LARGEST_WIDTH = 1 << 31
+Data = TypeVar("Data", NodeDataset, PlainGraph, NodeDataset | PlainGraph)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,37 +152,26 @@ def digest_of_names(names: Sequence[str] | None) -> str | None:
     return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:32]
 
 
-def check_learned_nodes(
-    description: DatasetDescription | LinkDescription, names: Sequence[str] | None, where: str
-) -> None:
-    """Refuses nodes of other names, or in another order, than those whose rows were learned.
+def by_name(
+    description: DatasetDescription | LinkDescription, data: Data, where: str, *, learned: bool
+) -> Data:
+    """Data whose features are the run's, in their order; where both have names of them. With
+    `learned` rows of the nodes, the nodes must be the run's instead, in their order.
 
     Raises:
-        DataError: they are.
+        DataError: the features, or the nodes, have other names.
     """
-    if names is None or description.node_names is None:
-        return
-    if digest_of_names(names) != description.node_names:
-        raise DataError(
-            f"{where}: expected the nodes of {description.name}, by name and in their order, for "
-            "the model has a learned row for each, got others"
-        )
-
-
-def features_by_name(
-    description: DatasetDescription | LinkDescription,
-    features: Float[np.ndarray, "nodes features"],
-    names: Sequence[str] | None,
-    where: str,
-) -> Float[np.ndarray, "nodes features"]:
-    """The features in the order of the run's, where both have names.
-
-    Raises:
-        DataError: the names are others.
-    """
-    expected = description.feature_names
-    if names is None or expected is None or tuple(names) == expected:
-        return features
+    if learned:
+        nodes = digest_of_names(data.node_names), description.node_names
+        if None not in nodes and nodes[0] != nodes[1]:
+            raise DataError(
+                f"{where}: expected the nodes of {description.name}, by name and in their order, "
+                "for the model has a learned row for each, got others"
+            )
+        return data
+    names, expected = data.feature_names, description.feature_names
+    if data.features is None or names is None or expected is None or names == expected:
+        return data
     place = {name: i for i, name in enumerate(names)}
     missing = [name for name in expected if name not in place]
     if missing or len(place) != len(expected):
@@ -191,7 +180,8 @@ def features_by_name(
             f"{where}: expected the features of {description.name} by name, "
             f"got {'none of' if missing else 'further ones:'} {what}"
         )
-    return np.ascontiguousarray(features[:, [place[name] for name in expected]])
+    features = np.ascontiguousarray(data.features[:, [place[name] for name in expected]])
+    return dataclasses.replace(data, features=features, feature_names=expected)
 
 
 def _check_fields(cls: type, value: Any) -> None:

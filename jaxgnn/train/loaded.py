@@ -22,12 +22,7 @@ from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import GNN
 from jaxgnn.train.build_program import build, host_batch_size
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import (
-    DatasetDescription,
-    check_learned_nodes,
-    features_by_name,
-    normalizes_features,
-)
+from jaxgnn.train.description import DatasetDescription, by_name, normalizes_features
 from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
@@ -147,16 +142,10 @@ class LoadedRun:
                 f"{os.fspath(path)}: expected {self.dataset.num_features} features a node, as "
                 f"{self.dataset.name} has, got {features.shape[1]}"
             )
-        if self.has_embedding:
-            check_learned_nodes(self.dataset, data.node_names, os.fspath(path))
-        else:
-            features = features_by_name(self.dataset, features, data.feature_names, os.fspath(path))
-        if self.dataset.normalized:
-            normalize_in_place(features)
-        if features is data.features:
-            return data
-        names = self.dataset.feature_names
-        return dataclasses.replace(data, features=features, feature_names=names)
+        data = by_name(self.dataset, data, os.fspath(path), learned=self.has_embedding)
+        if self.dataset.normalized and data.features is not None:
+            normalize_in_place(data.features)
+        return data
 
     def own_data(self, name: str = "run") -> NodeDataset:
         """The data of the run's settings, which must be those that it was trained on; `name` is

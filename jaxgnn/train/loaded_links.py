@@ -20,7 +20,7 @@ from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.data.checks import check_ends
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import LinkDescription, check_learned_nodes, features_by_name
+from jaxgnn.train.description import LinkDescription, by_name
 from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.links import LinkData, LinkModel, build_links, describe
 from jaxgnn.train.loop import Best, Progress
@@ -128,14 +128,7 @@ class LoadedLinkRun:
             raise DataError(f"{os.fspath(path)}: expected one graph, got a set of graphs")
         shape = None if loaded.features is None else loaded.features.shape
         self._check(loaded.graph, shape, os.fspath(path))
-        if self.has_embedding:
-            check_learned_nodes(self.dataset, loaded.node_names, os.fspath(path))
-        elif loaded.features is not None:
-            names = loaded.feature_names
-            features = features_by_name(self.dataset, loaded.features, names, os.fspath(path))
-            if features is not loaded.features:
-                names = self.dataset.feature_names
-                loaded = dataclasses.replace(loaded, features=features, feature_names=names)
+        loaded = by_name(self.dataset, loaded, os.fspath(path), learned=self.has_embedding)
         return link_data_of(self.config, loaded, normalized=self.dataset.normalized)
 
     def own_data(self, name: str = "run") -> LinkData:
