@@ -212,8 +212,12 @@ def test_steps_are_those_of_one_device(options):
     tolerance = 2e-2 if config.dtype == "float16" else 1e-5
     np.testing.assert_allclose(results[1][0], results[0][0], rtol=tolerance)
     if config.dtype != "float16":
-        for one, other in zip(*(jax.tree.leaves(result[1]) for result in results), strict=True):
-            if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+        paths, others = (jax.tree_util.tree_leaves_with_path(result[1]) for result in results)
+        for (path, one), (_, other) in zip(paths, others, strict=True):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            # BatchNorm subtracts the bias before it: its gradient is rounding, which Adam scales.
+            free = config.norm == "batch" and "convs.0.linear_neighbors.bias" in name
+            if not free and not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
