@@ -25,14 +25,33 @@ struct MaxkArgs {
   const void* x;  // T[num_rows, width]
   void* values;   // T[num_rows, k]
   void* indices;  // [num_rows, k]
-  // What x is before: (x + bias) times dropout's mask and scale, in A, rounded to T. Example i has
-  // the rows from i rows_per_example on, which dropout counts from 0.
+  // What x is before: (scale n(x) + bias) times dropout's mask and scale, in A, rounded to T, with
+  // n(x) = (x - mean) / sqrt(variance + epsilon) of the row; or (x + bias) times them. Example i
+  // has the rows from i rows_per_example on, which dropout counts from 0.
+  const void* scale;     // A[1 or examples, width]; null: no normalization
   const void* bias;      // A[1 or examples, width]; null: none
   const uint32_t* keys;  // [1 or examples, 2]; null: no dropout
-  bool bias_of_each;     // a bias for each example
+  bool scale_of_each;    // a scale for each example
+  bool bias_of_each;
   bool key_of_each;
   int64_t rows_per_example;
   uint32_t drop_below;
+  double epsilon;
+};
+
+// The gradients of a selection of normalized rows, by those of the values that it kept.
+struct MaxkNormalizedGradientArgs {
+  Type type;
+  Cbsr cbsr;            // the values' gradients, and the columns
+  const void* x;        // T[num_rows, width]
+  const void* scale;    // A[width]
+  const uint32_t* key;  // [2]; null: no dropout
+  uint32_t drop_below;
+  double epsilon;
+  int64_t num_blocks;  // of rows, at least 1
+  void* dx;            // T[num_rows, width]
+  void* sums;          // A[2, width]: the gradients of the scale and of the bias
+  void* partials;      // A[num_blocks, 2 width], scratch
 };
 
 struct CbsrScatterArgs {

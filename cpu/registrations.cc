@@ -31,6 +31,9 @@ Error launch_csr_row_ids(const CsrRowIdsArgs& args, Launch& launch) {
 
 namespace maxk {
 Error launch_maxk(const MaxkArgs& args, Launch& launch) { return launch(kernels().maxk, args); }
+Error launch_maxk_normalized_gradient(const MaxkNormalizedGradientArgs& args, Launch& launch) {
+  return launch(kernels().maxk_normalized_gradient, args);
+}
 Error launch_cbsr_scatter(const CbsrScatterArgs& args, Launch& launch) {
   return launch(kernels().cbsr_scatter, args);
 }

@@ -20,6 +20,7 @@ inline constexpr char activation[] = "activation";
 inline constexpr char by_senders[] = "by_senders";
 inline constexpr char chunk_length[] = "chunk_length";
 inline constexpr char drop_below[] = "drop_below";
+inline constexpr char epsilon[] = "epsilon";
 inline constexpr char group[] = "group";
 inline constexpr char heads[] = "heads";
 inline constexpr char longest_row[] = "longest_row";

@@ -67,19 +67,29 @@ Error maxk(Launch launch, AnyBuffer x, Result values, Result indices) {
   return select(check, launch, args, *values, *indices);
 }
 
-// A selection of what has had a bias added and dropout applied: each absent, or one for all
-// examples, or one for each.
+// That the columns lie within the width, where the platform can tell.
 template <class Launch>
-Error maxk_transformed(Launch launch, AnyBuffer x, AnyBuffer bias, AnyBuffer keys, Result values,
-                       Result indices, Int<attr::drop_below> drop_below,
-                       Int<attr::rows_per_example> rows_per_example) {
-  Check check("jaxgnn_maxk_transformed");
-  MaxkArgs args = take_selection<Launch>(check, x, *values, *indices);
-  check.that(*rows_per_example >= 1 && args.num_rows % *rows_per_example == 0,
+void check_columns(Check& check, Launch& launch, const Cbsr& cbsr) {
+  if (check.passed()) {
+    check.that(columns_in_range(cbsr, launch), "an index lies beyond the width");
+  }
+}
+
+inline int64_t count_examples(const MaxkArgs& args, int64_t rows_per_example) {
+  return rows_per_example < 1 ? 0 : args.num_rows / rows_per_example;
+}
+
+// What a selection may do to its rows before: each absent, or one for all examples, or one for
+// each.
+template <class Launch>
+MaxkArgs take_transformed(Check& check, const AnyBuffer& x, const AnyBuffer& bias,
+                          const AnyBuffer& keys, AnyBuffer& values, AnyBuffer& indices,
+                          int64_t drop_below, int64_t rows_per_example) {
+  MaxkArgs args = take_selection<Launch>(check, x, values, indices);
+  const int64_t examples = count_examples(args, rows_per_example);
+  check.that(rows_per_example >= 1 && args.num_rows == examples * rows_per_example,
              "rows_per_example must divide the rows");
-  check.drop_below(*drop_below);
-  if (check.failed()) return check.error();
-  const int64_t examples = args.num_rows / *rows_per_example;
+  check.drop_below(drop_below);
   check.optional_matrix(bias, accumulator(x.element_type()), dim(bias, 0) == 1 ? 1 : examples,
                         args.width,
                         "the bias must be [1 or examples, width] of the accumulation type");
@@ -89,17 +99,75 @@ Error maxk_transformed(Launch launch, AnyBuffer x, AnyBuffer bias, AnyBuffer key
   args.keys = static_cast<const uint32_t*>(data_or_null(keys));
   args.bias_of_each = dim(bias, 0) > 1;
   args.key_of_each = dim(keys, 0) > 1;
-  args.rows_per_example = *rows_per_example;
-  args.drop_below = static_cast<uint32_t>(*drop_below);
+  args.rows_per_example = rows_per_example;
+  args.drop_below = static_cast<uint32_t>(drop_below);
+  return args;
+}
+
+// A selection of what has had a bias added and dropout applied.
+template <class Launch>
+Error maxk_transformed(Launch launch, AnyBuffer x, AnyBuffer bias, AnyBuffer keys, Result values,
+                       Result indices, Int<attr::drop_below> drop_below,
+                       Int<attr::rows_per_example> rows_per_example) {
+  Check check("jaxgnn_maxk_transformed");
+  const MaxkArgs args = take_transformed<Launch>(check, x, bias, keys, *values, *indices,
+                                                 *drop_below, *rows_per_example);
   return select(check, launch, args, *values, *indices);
 }
 
-// That the columns lie within the width, where the platform can tell.
+// The same of rows that are normalized and scaled before.
 template <class Launch>
-void check_columns(Check& check, Launch& launch, const Cbsr& cbsr) {
-  if (check.passed()) {
-    check.that(columns_in_range(cbsr, launch), "an index lies beyond the width");
-  }
+Error maxk_normalized(Launch launch, AnyBuffer x, AnyBuffer scale, AnyBuffer bias, AnyBuffer keys,
+                      Result values, Result indices, Int<attr::drop_below> drop_below,
+                      Float<attr::epsilon> epsilon, Int<attr::rows_per_example> rows_per_example) {
+  Check check("jaxgnn_maxk_normalized");
+  MaxkArgs args = take_transformed<Launch>(check, x, bias, keys, *values, *indices, *drop_below,
+                                           *rows_per_example);
+  const int64_t examples = count_examples(args, *rows_per_example);
+  check.matrix(scale, accumulator(x.element_type()), dim(scale, 0) == 1 ? 1 : examples, args.width,
+               "the scale must be [1 or examples, width] of the accumulation type");
+  args.scale = scale.untyped_data();
+  args.scale_of_each = dim(scale, 0) > 1;
+  args.epsilon = *epsilon;
+  return select(check, launch, args, *values, *indices);
+}
+
+template <class Launch>
+Error maxk_normalized_gradient(Launch launch, AnyBuffer x, AnyBuffer scale, AnyBuffer key,
+                               AnyBuffer gradient, AnyBuffer indices, Result dx, Result sums,
+                               Result partials, Int<attr::drop_below> drop_below,
+                               Float<attr::epsilon> epsilon) {
+  Check check("jaxgnn_maxk_normalized_gradient");
+  const DataType type = x.element_type();
+  MaxkNormalizedGradientArgs args{};
+  check_type<Launch>(check, type);
+  args.cbsr = take_cbsr(check, &gradient, indices, type, dim(x, 1));
+  const int64_t rows = args.cbsr.num_rows, width = args.cbsr.width;
+  check.matrix(x, type, rows, width, "x must be [rows, width], of the gradients' rows and type");
+  check.matrix(*dx, type, rows, width, "the gradient of x must be shaped like x");
+  check.matrix(scale, accumulator(type), 1, width,
+               "the scale must be [1, width] of the accumulation type");
+  check.optional_matrix(key, xla::ffi::U32, 1, 2, "the key must be uint32 [1, 2]");
+  check.matrix(*sums, accumulator(type), 2, width,
+               "the sums must be [2, width] of the accumulation type");
+  check.matrix(*partials, accumulator(type), dim(*partials, 0), 2 * width,
+               "partials must be [blocks, 2 width] of the accumulation type");
+  check.that(dim(*partials, 0) >= 1, "there must be a block");
+  check.drop_below(*drop_below);
+  check_columns(check, launch, args.cbsr);
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.scale = scale.untyped_data();
+  args.key = static_cast<const uint32_t*>(data_or_null(key));
+  args.drop_below = static_cast<uint32_t>(*drop_below);
+  args.epsilon = *epsilon;
+  args.num_blocks = dim(*partials, 0);
+  args.dx = dx->untyped_data();
+  args.sums = sums->untyped_data();
+  args.partials = partials->untyped_data();
+  expect_writes(launch, *dx);
+  return finish(check, launch_maxk_normalized_gradient(args, launch));
 }
 
 template <class Launch>
@@ -230,6 +298,8 @@ template <class Launch>
 void add_targets(Targets<Launch>& targets) {
   targets.template add<maxk<Launch>>("jaxgnn_maxk");
   targets.template add<maxk_transformed<Launch>>("jaxgnn_maxk_transformed");
+  targets.template add<maxk_normalized<Launch>>("jaxgnn_maxk_normalized");
+  targets.template add<maxk_normalized_gradient<Launch>>("jaxgnn_maxk_normalized_gradient");
   targets.template add<cbsr_scatter<Launch>>("jaxgnn_cbsr_scatter");
   targets.template add<maxk_spmm<Launch>>("jaxgnn_maxk_spmm");
   targets.template add<maxk_sspmm<Launch>>("jaxgnn_maxk_sspmm");

@@ -20,18 +20,19 @@
 namespace jaxgnn {
 namespace {
 
-#define JAXGNN_KERNELS(isa)                                                                       \
-  Kernels {                                                                                       \
-    #isa, aggregation::isa::spmm, aggregation::isa::spmm_extremum, aggregation::isa::sddmm,       \
-        aggregation::isa::sddmm_extremum, aggregation::isa::edge_softmax,                         \
-        aggregation::isa::csr_row_ids, maxk::isa::maxk, maxk::isa::cbsr_scatter,                  \
-        maxk::isa::cbsr_in_range, maxk::isa::maxk_spmm, maxk::isa::maxk_sspmm,                    \
-        maxk::isa::maxk_sddmm, attention::isa::attention, attention::isa::attention_senders,      \
-        attention::isa::attention_receivers, attention::isa::sparse_attention,                    \
-        attention::isa::sparse_attention_gradients, attention::isa::dot_attention,                \
-        attention::isa::dot_attention_gradients, attention::isa::gatv2_attention,                 \
-        attention::isa::gatv2_attention_gradients, gaussian::isa::gaussian_spmm,                  \
-        gaussian::isa::gaussian_coordinates, projection::isa::weight_gradient, dropout::isa::mask \
+#define JAXGNN_KERNELS(isa)                                                                  \
+  Kernels {                                                                                  \
+    #isa, aggregation::isa::spmm, aggregation::isa::spmm_extremum, aggregation::isa::sddmm,  \
+        aggregation::isa::sddmm_extremum, aggregation::isa::edge_softmax,                    \
+        aggregation::isa::csr_row_ids, maxk::isa::maxk, maxk::isa::maxk_normalized_gradient, \
+        maxk::isa::cbsr_scatter, maxk::isa::cbsr_in_range, maxk::isa::maxk_spmm,             \
+        maxk::isa::maxk_sspmm, maxk::isa::maxk_sddmm, attention::isa::attention,             \
+        attention::isa::attention_senders, attention::isa::attention_receivers,              \
+        attention::isa::sparse_attention, attention::isa::sparse_attention_gradients,        \
+        attention::isa::dot_attention, attention::isa::dot_attention_gradients,              \
+        attention::isa::gatv2_attention, attention::isa::gatv2_attention_gradients,          \
+        gaussian::isa::gaussian_spmm, gaussian::isa::gaussian_coordinates,                   \
+        projection::isa::weight_gradient, dropout::isa::mask                                 \
   }
 
 Kernels choose() {

@@ -21,6 +21,7 @@ struct Kernels {
   void (*edge_softmax)(const aggregation::EdgeSoftmaxArgs&, const Executor&);
   void (*csr_row_ids)(const aggregation::CsrRowIdsArgs&, const Executor&);
   void (*maxk)(const maxk::MaxkArgs&, const Executor&);
+  void (*maxk_normalized_gradient)(const maxk::MaxkNormalizedGradientArgs&, const Executor&);
   void (*cbsr_scatter)(const maxk::CbsrScatterArgs&, const Executor&);
   bool (*cbsr_in_range)(const maxk::Cbsr&, const Executor&);
   void (*maxk_spmm)(const maxk::MaxkProductArgs&, const Executor&);

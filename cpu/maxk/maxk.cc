@@ -4,8 +4,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "cpu/core/philox.h"
 #include "cpu/maxk/cbsr.h"
+#include "cpu/maxk/transform.h"
 
 namespace jaxgnn::maxk {
 namespace {
@@ -176,37 +176,7 @@ void select_row(const T* x, int64_t width, int64_t k, bool zeros, T* values, Ind
   }
 }
 
-// Writes the even lanes of both, in pairs, and then the odd ones.
-JAXGNN_INLINE void store_pairs(uint32_t* to, Wide first, Wide second) {
-#if defined(__AVX512F__)
-  _mm512_storeu_si512(to, _mm512_maskz_unpacklo_epi64(0xff, (__m512i)first, (__m512i)second));
-  _mm512_storeu_si512(to + 16, _mm512_maskz_unpackhi_epi64(0xff, (__m512i)first, (__m512i)second));
-#elif defined(__AVX2__)
-  __m256i* const at = reinterpret_cast<__m256i*>(to);
-  _mm256_storeu_si256(at, _mm256_unpacklo_epi64((__m256i)first, (__m256i)second));
-  _mm256_storeu_si256(at + 1, _mm256_unpackhi_epi64((__m256i)first, (__m256i)second));
-#else
-  const uint64_t pairs[4] = {first[0], second[0], first[1], second[1]};
-  std::memcpy(to, pairs, sizeof(pairs));
-#endif
-}
-
-// Dropout's words of a row, rounded up to whole vectors: a block of four columns in each lane.
-constexpr int64_t kDrawn = kColumnsPerBlock * kCounters;
-
-void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* words) {
-  Wide lane;  // the first half of the blocks in the even lanes: the order of store_pairs
-  for (int i = 0; i < kCounters; ++i) {
-    lane[i] = static_cast<uint64_t>(i / 2 + i % 2 * kCounters / 2);
-  }
-  for (int64_t f = 0; f < width; f += kDrawn) {
-    const Wide block = lane + static_cast<uint64_t>(f / kColumnsPerBlock);
-    const PhiloxPairs drawn = philox_pairs(Wide{} + row, block, key[0], key[1]);
-    store_pairs(words + f, drawn.first, drawn.second);
-  }
-}
-
-// One row with its bias and dropout.
+// One row with its normalization, bias and dropout.
 template <class T>
 void transform_row(const MaxkArgs& args, int64_t row, T* out) {
   using A = Accumulator<T>;
@@ -215,30 +185,36 @@ void transform_row(const MaxkArgs& args, int64_t row, T* out) {
   alignas(64) uint32_t words[kMaxWidth + kDrawn];
   const int64_t example = row / args.rows_per_example;
   const T* x = static_cast<const T*>(args.x) + row * args.width;
+  const A* scale = static_cast<const A*>(args.scale);
   const A* bias = static_cast<const A*>(args.bias);
+  if (scale != nullptr && args.scale_of_each) scale += example * args.width;
   if (bias != nullptr && args.bias_of_each) bias += example * args.width;
+  Moments<A> moments{};
+  if (scale != nullptr) moments = moments_of(x, args.width, args.epsilon);
   if (args.keys != nullptr) {
     const uint32_t* key = args.keys + (args.key_of_each ? 2 * example : 0);
     draw_words(static_cast<uint64_t>(row - example * args.rows_per_example), key, args.width,
                words);
   }
-  const A scale = static_cast<A>(keep_scale(args.drop_below));
+  const A keep = static_cast<A>(keep_scale(args.drop_below));
   // `count` values from column f on; known when compiled, but for the last.
   const auto transform = [&](int64_t f, auto count) {
     const size_t size = static_cast<size_t>(static_cast<int64_t>(count));
+    const auto parameters = [&](const A* from) {
+      Sum<T, N> loaded = {};
+      std::memcpy(&loaded, from + f, size * sizeof(A));
+      return loaded;
+    };
     Stored<T, N> stored = {};
     std::memcpy(&stored, x + f, size * sizeof(T));
     Sum<T, N> v = Convert<T, N>::widen(stored);
-    if (bias != nullptr) {
-      Sum<T, N> added = {};
-      std::memcpy(&added, bias + f, size * sizeof(A));
-      v += added;
-    }
+    if (scale != nullptr) v = (v - moments.mean) * moments.inverse_deviation * parameters(scale);
+    if (bias != nullptr) v += parameters(bias);
     if (args.keys != nullptr) {
       Vector<uint32_t, N> drawn;
       std::memcpy(&drawn, words + f, sizeof(drawn));
       const Mask below = Mask{} + args.drop_below;
-      v = __builtin_convertvector(drawn, Mask) >= below ? v * scale : Sum<T, N>{};
+      v = __builtin_convertvector(drawn, Mask) >= below ? v * keep : Sum<T, N>{};
     }
     stored = Convert<T, N>::round(v);
     std::memcpy(static_cast<void*>(out + f), &stored, size * sizeof(T));
@@ -248,14 +224,6 @@ void transform_row(const MaxkArgs& args, int64_t row, T* out) {
   if (f < args.width) transform(f, args.width - f);
 }
 
-// Calls body(first, last) for all rows, each of which costs `row_bytes`.
-template <class F>
-void over_blocks(const Executor& executor, int64_t rows, int64_t row_bytes, const F& body) {
-  const int64_t items = item_count(executor, rows, row_bytes);
-  parallel_for(executor, items,
-               [&](int64_t item) { body(rows * item / items, rows * (item + 1) / items); });
-}
-
 template <class T, class Index>
 void select_rows(const MaxkArgs& args, const Executor& executor) {
   const int64_t bytes = args.width * static_cast<int64_t>(sizeof(T));
@@ -263,7 +231,7 @@ void select_rows(const MaxkArgs& args, const Executor& executor) {
     alignas(64) T transformed[kMaxWidth];
     for (int64_t row = first; row < last; ++row) {
       const T* x = static_cast<const T*>(args.x) + row * args.width;
-      if (args.bias != nullptr || args.keys != nullptr) {
+      if (args.scale != nullptr || args.bias != nullptr || args.keys != nullptr) {
         transform_row(args, row, transformed);
         x = transformed;
       }

@@ -328,6 +328,7 @@ void add_cuda_targets(CudaTargets& targets) {
 
 cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_maxk({}, load));
+  JAXGNN_TRY(launch_maxk_normalized_gradient({}, load));
   JAXGNN_TRY(launch_cbsr_scatter({}, load));
   JAXGNN_TRY(launch_range({}, load));
   JAXGNN_TRY(launch_maxk_spmm({}, load));

@@ -9,17 +9,21 @@
 // little low, and what reaches it, the candidates, are put together in shared memory: a few for
 // each lane, among which the search costs little.
 //
-// A bias and dropout are applied to the values as they are loaded, by variants of the kernels.
+// A bias and dropout are applied to the values as they are loaded, by variants of the kernels, and
+// after a normalization by others, once the whole row is in registers.
 #include <algorithm>
 #include <climits>
 #include <cmath>
 
 #include "common/philox.h"
 #include "cuda/maxk/maxk.h"
-#include "cuda/maxk/top_k.cuh"
+#include "cuda/maxk/normalize.cuh"
 
 namespace jaxgnn::maxk {
 namespace {
+
+// What is done to a row before the choice.
+enum class Before { kNothing, kTransform, kNormalize };
 
 template <typename T, typename I>
 struct Params {
@@ -47,13 +51,18 @@ struct Params {
   uint64_t reciprocal;  // 2^64 / rows_per_example
   uint32_t drop_below;
   float keep_scale;
+  // Of those with normalization.
+  const float* scale;
+  int scale_distance;
+  float epsilon;
 };
 
-// A row's bias, and its number and key for dropout; null: none.
+// A row's bias, and its number and key for dropout; null: none. Its scale, if it is normalized.
 struct RowTransform {
   const float* bias;
   const uint32_t* key;
   int64_t number;
+  const float* scale;
 };
 
 template <typename T, typename I>
@@ -66,7 +75,8 @@ __device__ inline RowTransform transform_of(const Params<T, I>& p, int64_t row) 
     ++example;
   }
   return {p.bias == nullptr ? nullptr : p.bias + example * p.bias_distance,
-          p.keys == nullptr ? nullptr : p.keys + example * p.key_distance, number};
+          p.keys == nullptr ? nullptr : p.keys + example * p.key_distance, number,
+          p.scale + example * p.scale_distance};
 }
 
 // Applies it to V values from column f on, and rounds them to T.
@@ -113,6 +123,23 @@ __device__ inline void apply(const Params<T, I>& p, const RowTransform& row, int
   if constexpr (sizeof(T) < sizeof(float)) {
 #pragma unroll
     for (int i = 0; i < V; ++i) v[i] = widen(narrow<T, float>(v[i]));
+  }
+}
+
+// V floats, of which four are aligned if V is more than one.
+template <int V>
+__device__ inline void load_floats(const float* from, float (&to)[V]) {
+  if constexpr (V == 1) {
+    to[0] = __ldg(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; i += 4) {
+      const float4 four = __ldg(reinterpret_cast<const float4*>(from + i));
+      to[i] = four.x;
+      to[i + 1] = four.y;
+      to[i + 2] = four.z;
+      to[i + 3] = four.w;
+    }
   }
 }
 
@@ -173,14 +200,21 @@ __device__ bool select_candidates(const Params<T, I>& p, const Team<1>& team, in
   return true;
 }
 
-// Each thread holds kVectors vectors of V consecutive values. With kSlots there are candidates. The
-// bound of 4 blocks keeps ptxas from spilling registers to make room for more.
-template <typename T, typename I, bool kTransformed, int V, int kVectors, int kWarps, int kSlots>
-__global__ void __launch_bounds__(kThreads, kTransformed && kVectors * V == 32 ? 4 : 0)
+// The fewest blocks of a multiprocessor: a bound that keeps ptxas from spilling registers to make
+// room for more of them.
+template <Before kBefore, int kCount>
+constexpr int kLeastBlocks = kCount < 32 || kBefore == Before::kNothing ? 0
+                             : kBefore == Before::kTransform            ? 4
+                                                                        : 3;
+
+// Each thread holds kVectors vectors of V consecutive values. With kSlots there are candidates.
+template <typename T, typename I, Before kBefore, int V, int kVectors, int kWarps, int kSlots>
+__global__ void __launch_bounds__(kThreads, (kLeastBlocks<kBefore, kVectors * V>))
     select(const Params<T, I> p) {
   constexpr int kTeam = 32 * kWarps;
   constexpr int kRows = kThreads / kTeam;  // rows of a block
   constexpr int kCount = kVectors * V;
+  constexpr bool kTransformed = kBefore != Before::kNothing;
   extern __shared__ int4 shared[];
   char* const own = reinterpret_cast<char*>(shared) + threadIdx.x / kTeam * p.row_bytes;
   __shared__ float2 scratch[kWarps];
@@ -202,16 +236,38 @@ __global__ void __launch_bounds__(kThreads, kTransformed && kVectors * V == 32 ?
       present |= ((1u << V) - 1) << (c * V);
 #pragma unroll
       for (int i = 0; i < V; ++i) value[c * V + i] = unpack(vector, i);
-      if constexpr (kTransformed) apply<V>(p, transform, f, value + c * V);
+      if constexpr (kBefore == Before::kTransform) apply<V>(p, transform, f, value + c * V);
+      if constexpr (kBefore != Before::kNormalize) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const float v = value[c * V + i];
+          sums.x += v;
+          sums.y += v * v;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) value[c * V + i] = -INFINITY;
+    }
+  }
+  if constexpr (kBefore == Before::kNormalize) {
+    const float inverse_deviation =
+        center<V, kVectors>(team, p.width, p.inverse_width, p.epsilon, value);
+#pragma unroll
+    for (int c = 0; c < kVectors; ++c) {
+      const int f = (c * kTeam + team.rank) * V;
+      if (f >= p.width) continue;
+      float scale[V];
+      load_floats<V>(transform.scale + f, scale);
+#pragma unroll
+      for (int i = 0; i < V; ++i) value[c * V + i] *= inverse_deviation * scale[i];
+      apply<V>(p, transform, f, value + c * V);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const float v = value[c * V + i];
         sums.x += v;
         sums.y += v * v;
       }
-    } else {
-#pragma unroll
-      for (int i = 0; i < V; ++i) value[c * V + i] = -INFINITY;
     }
   }
   Choice choice{present, 0, 0};
@@ -317,45 +373,45 @@ Candidates candidates_of(int64_t k, int64_t width) {
 
 // Calls f(kernel, rows of a block) with the kernel for a width that a warp holds in vectors, or to
 // load with each of them.
-template <typename T, typename I, bool kTransformed, int kSlots, typename F>
+template <typename T, typename I, Before kBefore, int kSlots, typename F>
 cudaError_t with_vectors(const Launch& launch, int64_t width, F f) {
   constexpr int V = 16 / sizeof(T);
   constexpr bool kNarrow = sizeof(I) == 1;  // widths to 256
   constexpr int kFew = kNarrow ? 1 : 16 / V, kMany = kNarrow ? 8 / V : 32 / V;
   const bool few = width <= (kNarrow ? 32 * V : 512);
-  if (launch.load || few) JAXGNN_TRY(f(select<T, I, kTransformed, V, kFew, 1, kSlots>, 4));
-  if (launch.load || !few) JAXGNN_TRY(f(select<T, I, kTransformed, V, kMany, 1, kSlots>, 4));
+  if (launch.load || few) JAXGNN_TRY(f(select<T, I, kBefore, V, kFew, 1, kSlots>, 4));
+  if (launch.load || !few) JAXGNN_TRY(f(select<T, I, kBefore, V, kMany, 1, kSlots>, 4));
   return cudaSuccess;
 }
 
 // The same for any width; `vectorized` says that 16 bytes are aligned.
-template <typename T, typename I, bool kTransformed, typename F>
+template <typename T, typename I, Before kBefore, typename F>
 cudaError_t with_select(const Launch& launch, int64_t width, bool vectorized, int slots, F f) {
   constexpr int V = 16 / sizeof(T);
   if constexpr (sizeof(I) == 1) {
-    if (launch.load || !vectorized) JAXGNN_TRY(f(select<T, I, kTransformed, 1, 8, 1, 0>, 4));
+    if (launch.load || !vectorized) JAXGNN_TRY(f(select<T, I, kBefore, 1, 8, 1, 0>, 4));
   } else {
     const bool wide = width > 1024;
     if (launch.load || (wide && vectorized)) {
-      JAXGNN_TRY(f(select<T, I, kTransformed, V, 32 / V, 4, 0>, 1));
+      JAXGNN_TRY(f(select<T, I, kBefore, V, 32 / V, 4, 0>, 1));
     }
     if (launch.load || (wide && !vectorized)) {
-      JAXGNN_TRY(f(select<T, I, kTransformed, 1, 32, 4, 0>, 1));
+      JAXGNN_TRY(f(select<T, I, kBefore, 1, 32, 4, 0>, 1));
     }
     if (launch.load || (!wide && !vectorized)) {
-      JAXGNN_TRY(f(select<T, I, kTransformed, 1, 32, 1, 0>, 4));
+      JAXGNN_TRY(f(select<T, I, kBefore, 1, 32, 1, 0>, 4));
     }
     if (!launch.load && wide) return cudaSuccess;
   }
   if (!launch.load && !vectorized) return cudaSuccess;
   if (launch.load || slots == 2) {
-    JAXGNN_TRY((with_vectors<T, I, kTransformed, 2>(launch, width, f)));
+    JAXGNN_TRY((with_vectors<T, I, kBefore, 2>(launch, width, f)));
   }
   if (launch.load || slots == 4) {
-    JAXGNN_TRY((with_vectors<T, I, kTransformed, 4>(launch, width, f)));
+    JAXGNN_TRY((with_vectors<T, I, kBefore, 4>(launch, width, f)));
   }
   if (launch.load || slots == 0) {
-    JAXGNN_TRY((with_vectors<T, I, kTransformed, 0>(launch, width, f)));
+    JAXGNN_TRY((with_vectors<T, I, kBefore, 0>(launch, width, f)));
   }
   return cudaSuccess;
 }
@@ -370,8 +426,8 @@ cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch) {
     const auto aligned = [](const void* data) {
       return reinterpret_cast<uintptr_t>(data) % 16 == 0;
     };
-    const bool vectorized =
-        args.width % (16 / sizeof(T)) == 0 && aligned(args.x) && aligned(args.bias);
+    const bool vectorized = args.width % (16 / sizeof(T)) == 0 && aligned(args.x) &&
+                            aligned(args.bias) && aligned(args.scale);
     Candidates candidates{0, 0.0};
     if (!launch.load && vectorized && args.width <= 1024)
       candidates = candidates_of(args.k, args.width);
@@ -401,17 +457,29 @@ cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch) {
         args.rows_per_example,
         ~uint64_t{0} / static_cast<uint64_t>(std::max<int64_t>(args.rows_per_example, 1)),
         args.drop_below,
-        static_cast<float>(keep_scale(args.drop_below))};
+        static_cast<float>(keep_scale(args.drop_below)),
+        static_cast<const float*>(args.scale),
+        args.scale_of_each ? static_cast<int>(args.width) : 0,
+        static_cast<float>(args.epsilon)};
     const auto run = [&](auto kernel, int rows) {
       return launch_kernel(launch, kernel, blocks_of(args.num_rows, rows), kThreads,
                            rows * row_bytes, p);
     };
-    const bool plain = args.bias == nullptr && args.keys == nullptr;
+    const bool normalized = args.scale != nullptr;
+    const bool plain = !normalized && args.bias == nullptr && args.keys == nullptr;
+    const auto run_after = [&](auto before) {
+      return with_select<T, I, decltype(before)::value>(launch, args.width, vectorized,
+                                                        candidates.slots, run);
+    };
+    using std::integral_constant;
     if (launch.load || plain) {
-      JAXGNN_TRY((with_select<T, I, false>(launch, args.width, vectorized, candidates.slots, run)));
+      JAXGNN_TRY(run_after(integral_constant<Before, Before::kNothing>{}));
     }
-    if (launch.load || !plain) {
-      JAXGNN_TRY((with_select<T, I, true>(launch, args.width, vectorized, candidates.slots, run)));
+    if (launch.load || (!plain && !normalized)) {
+      JAXGNN_TRY(run_after(integral_constant<Before, Before::kTransform>{}));
+    }
+    if (launch.load || normalized) {
+      JAXGNN_TRY(run_after(integral_constant<Before, Before::kNormalize>{}));
     }
     return cudaSuccess;
   });

@@ -10,6 +10,8 @@ namespace jaxgnn::maxk {
 bool columns_in_range(const Cbsr& cbsr, const Launch& launch);
 
 cudaError_t launch_maxk(const MaxkArgs& args, const Launch& launch);
+cudaError_t launch_maxk_normalized_gradient(const MaxkNormalizedGradientArgs& args,
+                                            const Launch& launch);
 cudaError_t launch_cbsr_scatter(const CbsrScatterArgs& args, const Launch& launch);
 
 // The widest rows that have sums in fixed point with weights: a warp's share of shared memory.

@@ -28,7 +28,7 @@ from jaxgnn.ops._core.sparse_rows import (
     scatter,
     sparse_rows_argument,
 )
-from jaxgnn.ops._maxk import reference, rules
+from jaxgnn.ops._maxk import normalized, reference, rules
 
 _MAX_PACKED = 1024  # a word has 10 bits for the column
 
@@ -114,6 +114,8 @@ def maxk(
     x: Float[Array, "*rows width"],
     k: int,
     *,
+    norm_epsilon: float | None = None,
+    norm_scale: Float[Array, " width"] | None = None,
     bias: Float[Array, " width"] | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
@@ -121,21 +123,26 @@ def maxk(
     packed: bool = False,
     impl: Impl = None,
 ) -> CBSR:
-    r"""Keeps the `k` largest entries of each row, after a bias and dropout if they are given.
+    r"""Keeps the `k` largest entries of each row, after layer normalization, a bias and dropout if
+    they are given.
 
     $$h_{ic} = z_{ic} \text{ if } z_{ic} \text{ is among the } k \text{ largest of } z_i,
-    \text{ else } 0, \qquad z_{ic} = m_{ic} (x_{ic} + b_c)$$
+    \text{ else } 0, \qquad z_{ic} = m_{ic} (s_c \, n(x_i)_c + b_c), \qquad
+    n(x_i) = \frac{x_i - \mathrm{mean}(x_i)}{\sqrt{\mathrm{var}(x_i) + \varepsilon}}$$
 
-    with $b$ = `bias`, 0 without, and $m$ dropout's mask with its scale $1 / (1 - p)$, 1 without.
+    with $\varepsilon$ = `norm_epsilon` (without it, $s \, n(x)$ is $x$), $s$ = `norm_scale`, 1
+    without, $b$ = `bias`, 0 without, and $m$ dropout's mask with its scale $1 / (1 - p)$, 1
+    without.
 
     Of equal entries the one with the lower column is kept; -0 equals +0; NaN counts as the
     largest, so that it stays visible. The derivative passes the kept positions and no other: there
-    the gradient of $x$ is $m$ times that of $h$, and that of $b$ the sum of it over the rows.
+    the gradient of $s \, n(x) + b$ is $m$ times that of $h$, and that of $b$ the sum of it over the
+    rows.
 
-    Bias and dropout are fused, which saves their passes over $x$: $z$ and $m$ are never stored, and
-    the backward pass recomputes $m$ at the kept positions. $z$ is computed in float32
-    (float64 for float64) and rounded once to the dtype of $x$, before the selection. Dropped
-    entries are +0, whatever they were, and may be among the $k$ largest.
+    Normalization, bias and dropout are fused, which saves their passes over $x$: $z$ and $m$ are
+    never stored, and the backward pass recomputes $m$ at the kept positions, and $n$ from $x$. $z$
+    is computed in float32 (float64 for float64) and rounded once to the dtype of $x$, before the
+    selection. Dropped entries are +0, whatever they were, and may be among the $k$ largest.
 
     The mask is a function of the key, the row and the column alone (Philox4x32-10), so that all
     implementations agree: $m_{ic} = 0$ where word $c \bmod 4$ of the block of the counter
@@ -146,6 +153,9 @@ def maxk(
     Args:
         x: rows of at most 4,096 columns, and any number of leading axes.
         k: entries to keep, from 1 to the width.
+        norm_epsilon: normalize each row (`nnx.LayerNorm`), with this added to its variance. On a
+            GPU JAX normalizes, unless `impl` is `"kernel"`.
+        norm_scale: multiplies each normalized row, `[width]`, of any floating dtype.
         bias: added to each row, `[width]`, of any floating dtype.
         dropout_rate: share of the entries dropped, at least 0 and below 1.
         dropout_rng: a JAX key, for a `dropout_rate` above 0.
@@ -163,14 +173,14 @@ def maxk(
         `CBSR` with values `[..., k]` in the dtype of `x`.
 
     Raises:
-        TypeError: `x` or `bias` is not floating, `k` or `active` is no integer, or the rate or
-            the key is none.
-        ValueError: `k`, `active` or the rate is out of range, the key is missing, the bias has
-            another shape, a row is wider than 4,096, or `packed` rows are of float64 or wider
-            than 1,024.
+        TypeError: `x`, `norm_scale` or `bias` is not floating, `k` or `active` is no integer,
+            `norm_epsilon` no number, or the rate or the key is none.
+        ValueError: `k`, `active`, `norm_epsilon` or the rate is out of range, the key is missing,
+            the scale or the bias has another shape, a scale is given without `norm_epsilon`, a row
+            is wider than 4,096, or `packed` rows are of float64 or wider than 1,024.
 
-    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1). The generator: Salmon et al. (SC
-    2011).
+    Source: MaxK-GNN (Peng et al., ASPLOS 2024, section 3.1). Layer normalization: Ba et al.
+    (2016). The generator: Salmon et al. (SC 2011).
     """
     x = checks.floating(x, "x")
     if x.ndim == 0:
@@ -188,11 +198,16 @@ def maxk(
             f"got {width} of {x.dtype}"
         )
     accumulator = accumulation_dtype(x.dtype)
-    if bias is not None:
-        bias = checks.floating(bias, "bias")
-        if bias.shape != (width,):
-            raise ValueError(f"bias: expected the shape ({width},), got {bias.shape}")
-        bias = bias.astype(accumulator)
+    bias = _row_argument(bias, "bias", width, accumulator)
+    scale = _row_argument(norm_scale, "norm_scale", width, accumulator)
+    epsilon = 0.0
+    if norm_epsilon is not None:
+        # Below float32's largest number: it is added in the accumulation dtype.
+        epsilon = checks.number(norm_epsilon, "norm_epsilon", 0, 1e38)
+        scale = jnp.ones(width, accumulator) if scale is None else scale
+        bias = jnp.zeros(width, accumulator) if bias is None else bias
+    elif scale is not None:
+        raise ValueError("norm_scale: expected None without norm_epsilon, got an array")
     drop_below, philox_key = dropout_mask.arguments(dropout_rate, dropout_rng)
     rows = x.reshape(math.prod(leading), width)
     impl = chosen(impl)
@@ -201,18 +216,36 @@ def maxk(
         selected = jnp.zeros((0, k), x.dtype), jnp.zeros((0, k), index_dtype(width))
     elif impl == "jax":
         if bias is not None or philox_key is not None:  # else NaN would lose their payload
-            rows = reference.transform(drop_below, rows, bias, philox_key)
+            normalization = None if scale is None else (epsilon, scale)
+            rows = reference.transform(drop_below, rows, bias, philox_key, normalization)
         selected = reference.select(k, rows)
     else:
-        operands = ffi.unify_varying(rows, bias, philox_key)
+        rows, scale, bias, philox_key = ffi.unify_varying(rows, scale, bias, philox_key)
         with config.use(impl=impl):
-            selected = rules.select(k, drop_below, *operands)
+            if scale is None or bias is None:
+                selected = rules.select(k, drop_below, rows, bias, philox_key)
+            elif impl == "kernel" or jax.default_backend() == "cpu":
+                static = normalized.Selection(k, drop_below, epsilon)
+                selected = normalized.select(static, rows, scale, bias, philox_key)
+            else:
+                # The CUDA kernels of normalized rows are not timed yet.
+                z = reference.normalize(epsilon, rows, scale) + bias[None, :]
+                selected = rules.select(k, drop_below, z.astype(x.dtype), None, philox_key)
     values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
     if packed and values.dtype == jnp.float32:
         values = _rounded(15 if width <= 256 else 13, values)
     return CBSR(values.reshape(*leading, k), indices.reshape(*leading, k), width, packed)
+
+
+def _row_argument(value: Any, name: str, width: int, dtype: DTypeLike) -> Array | None:
+    if value is None:
+        return None
+    value = checks.floating(value, name)
+    if value.shape != (width,):
+        raise ValueError(f"{name}: expected the shape ({width},), got {value.shape}")
+    return value.astype(dtype)
 
 
 @functools.partial(custom_jvp, nondiff_argnums=(0,))

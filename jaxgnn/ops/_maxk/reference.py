@@ -29,10 +29,15 @@ def transform(
     x: Float[Array, "rows width"],
     bias: Float[Array, " width"] | None,
     philox_key: UInt32[Array, " 2"] | None,
+    normalization: tuple[float, Float[Array, " width"]] | None = None,
 ) -> Float[Array, "rows width"]:
-    """What `maxk` selects from: `bias` added and entries dropped by the key of `philox_key`."""
+    """What `maxk` selects from: normalized by an epsilon and a scale, `bias` added and entries
+    dropped by the key of `philox_key`."""
     accumulator = accumulation_dtype(x.dtype)
     z = x.astype(accumulator)
+    if normalization is not None:
+        epsilon, scale = normalization
+        z = normalize(epsilon, z, scale)
     if bias is not None:
         z = z + bias.astype(accumulator)[None, :]
     if philox_key is not None:
@@ -42,6 +47,16 @@ def transform(
         zero = jnp.zeros((), accumulator)
         z = jnp.where(factors > zero, z * factors, zero)
     return z.astype(x.dtype)
+
+
+def normalize(
+    epsilon: float, x: Float[Array, "rows width"], scale: Float[Array, " width"]
+) -> Float[Array, "rows width"]:
+    """Rows of mean 0 and variance 1, times `scale`, in the accumulation dtype."""
+    x = x.astype(accumulation_dtype(x.dtype))
+    centered = x - x.mean(axis=1, keepdims=True)
+    variance = jnp.square(centered).mean(axis=1, keepdims=True)
+    return centered * jax.lax.rsqrt(variance + epsilon) * scale.astype(x.dtype)[None, :]
 
 
 def spgemm(

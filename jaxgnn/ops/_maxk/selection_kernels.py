@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -42,26 +43,65 @@ def select_transformed(
     philox_key: UInt32[Array, " 2"] | None,
 ) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
     """The same after a bias, in the accumulation dtype, and dropout by the key of `philox_key`."""
+
+    def of_example(x: Array, bias: Array | None, philox_key: Array | None) -> tuple[Array, ...]:
+        return reference.select(k, reference.transform(drop_below, x, bias, philox_key))
+
+    parameters = [_row(bias, x.shape[1], accumulation_dtype(x.dtype)), _key_row(philox_key)]
+    attributes = {"drop_below": drop_below}
+    return _with_parameters("jaxgnn_maxk_transformed", k, x, parameters, of_example, attributes)
+
+
+def select_normalized(
+    k: int,
+    drop_below: int,
+    epsilon: float,
+    x: Float[Array, "rows width"],
+    scale: Float[Array, " width"],
+    bias: Float[Array, " width"],
+    philox_key: UInt32[Array, " 2"] | None,
+) -> tuple[Float[Array, "rows k"], UInt[Array, "rows k"]]:
+    """The same of rows that are normalized and multiplied by `scale` before."""
+
+    def of_example(
+        x: Array, scale: Array, bias: Array, philox_key: Array | None
+    ) -> tuple[Array, ...]:
+        z = reference.transform(drop_below, x, bias, philox_key, (epsilon, scale))
+        return reference.select(k, z)
+
+    parameters = [scale[None, :], bias[None, :], _key_row(philox_key)]
+    attributes = {"drop_below": drop_below, "epsilon": epsilon}
+    return _with_parameters("jaxgnn_maxk_normalized", k, x, parameters, of_example, attributes)
+
+
+def _row(vector: Array | None, width: int, dtype: Any) -> Array:
+    return jnp.zeros((0, width), dtype) if vector is None else vector[None, :]
+
+
+def _key_row(philox_key: UInt32[Array, " 2"] | None) -> UInt32[Array, "keys 2"]:
+    return _row(philox_key, 2, jnp.uint32)
+
+
+def _with_parameters(
+    target: str,
+    k: int,
+    x: Float[Array, "rows width"],
+    parameters: Sequence[Array],
+    of_example: Any,
+    attributes: dict[str, Any],
+) -> Any:
+    """Calls a selection whose parameters are one row for all examples of a `vmap`, or one for each,
+    or none."""
     rows, width = x.shape
-    accumulator = accumulation_dtype(x.dtype)
-    bias = jnp.zeros((0, width), accumulator) if bias is None else bias[None, :]
-    philox_key = jnp.zeros((0, 2), jnp.uint32) if philox_key is None else philox_key[None, :]
 
-    def kernel(x: Array, bias: Array, philox_key: Array) -> tuple[Array, ...]:
+    def kernel(x: Array, *parameters: Array) -> tuple[Array, ...]:
         shape = (x.shape[0], k)
-        return tuple(
-            ffi.call(
-                "jaxgnn_maxk_transformed",
-                [x, bias, philox_key],
-                [(shape, x.dtype), (shape, index_dtype(width))],
-                drop_below=drop_below,
-                rows_per_example=rows,
-            )
-        )
+        results = [(shape, x.dtype), (shape, index_dtype(width))]
+        out = ffi.call(target, [x, *parameters], results, rows_per_example=rows, **attributes)
+        return tuple(out)
 
-    def rule(call, axis_size, batched, x, bias, philox_key):
-        """More rows, which the kernel counts anew in each example; the bias and the key are one
-        for all, or one for each."""
+    def rule(call, axis_size, batched, x, *parameters):
+        """More rows, which the kernel counts anew in each example."""
         examples = x.shape[-2] // rows
 
         def of_each(operand: Array, moves: bool) -> Array:
@@ -72,27 +112,24 @@ def select_transformed(
             shape = (axis_size, examples, operand.shape[-1])
             return jnp.broadcast_to(operand, shape).reshape(-1, operand.shape[-1])
 
-        moves_x, moves_bias, moves_key = batched
+        moves_x, *moves = batched
         if not moves_x:
             x = jnp.broadcast_to(x, (axis_size, *x.shape))
-        outs = call(x.reshape(-1, width), of_each(bias, moves_bias), of_each(philox_key, moves_key))
+        outs = call(x.reshape(-1, width), *map(of_each, parameters, moves))
         return tuple(out.reshape(axis_size, -1, out.shape[-1]) for out in outs)
 
-    def otherwise(x: Array, bias: Array, philox_key: Array) -> tuple[Array, ...]:
-        def of_example(x: Array, bias: Array | None, philox_key: Array | None) -> tuple[Array, ...]:
-            return reference.select(k, reference.transform(drop_below, x, bias, philox_key))
-
+    def otherwise(x: Array, *parameters: Array) -> tuple[Array, ...]:
         examples = x.shape[0] // rows
-        axes = [None if a.shape[0] == 0 else 0 for a in (bias, philox_key)]
+        axes = [None if a.shape[0] == 0 else 0 for a in parameters]
         given = [
             None if a.shape[0] == 0 else jnp.broadcast_to(a, (examples, a.shape[1]))
-            for a in (bias, philox_key)
+            for a in parameters
         ]
         out = jax.vmap(of_example, in_axes=(0, *axes))(x.reshape(examples, rows, width), *given)
         return tuple(array.reshape(-1, k) for array in out)
 
-    choose = on_platforms("jaxgnn_maxk_transformed", kernel, otherwise, x.dtype)
-    return with_vmap_rule(choose, rule)(x, bias, philox_key)
+    choose = on_platforms(target, kernel, otherwise, x.dtype)
+    return with_vmap_rule(choose, rule)(x, *parameters)
 
 
 def scatter(

@@ -41,6 +41,33 @@ def maxk_transformed(g: Graph) -> Call:
     return maxk(g)._replace(operands=x, attributes=attributes, free=free)
 
 
+def maxk_normalized(g: Graph) -> Call:
+    x = {"x": g.x(ROWS, FEATURES), "scale": g.x(2, FEATURES), "bias": g.x(2, FEATURES)}
+    operands = {**x, "keys": np.ones((2, 2), U32)}
+    attributes = {"drop_below": 1 << 20, "epsilon": 1e-5, "rows_per_example": ROWS // 2}
+    free = {"drop_below", "epsilon", *(f"{name}, axis 0, 1" for name in ("scale", "bias", "keys"))}
+    return maxk(g)._replace(operands=operands, attributes=attributes, free=frozenset(free))
+
+
+def maxk_normalized_gradient(g: Graph) -> Call:
+    return Call(
+        {
+            "x": g.x(ROWS, FEATURES),
+            "scale": g.x(1, FEATURES),
+            "key": np.ones((1, 2), U32),
+            "gradient": g.x(ROWS, K),
+            "indices": g.indices(ROWS),
+        },
+        {
+            "dx": ((ROWS, FEATURES), F32),
+            "sums": ((2, FEATURES), F32),
+            "partials": ((3, 2 * FEATURES), F32),
+        },
+        {"drop_below": 1 << 20, "epsilon": 1e-5},
+        frozenset({"drop_below", "epsilon", "partials, axis 0"}),
+    )
+
+
 def cbsr_scatter(g: Graph) -> Call:
     return Call(
         {"values": g.x(ROWS, K), "indices": g.indices(ROWS)},
@@ -192,6 +219,8 @@ def maxk_sspmm_windows_exact(g: Graph) -> Call:
 CALLS: Calls = {
     "jaxgnn_maxk": maxk,
     "jaxgnn_maxk_transformed": maxk_transformed,
+    "jaxgnn_maxk_normalized": maxk_normalized,
+    "jaxgnn_maxk_normalized_gradient": maxk_normalized_gradient,
     "jaxgnn_cbsr_scatter": cbsr_scatter,
     "jaxgnn_maxk_spmm": maxk_spmm,
     "jaxgnn_maxk_sspmm": maxk_sspmm,

@@ -1,0 +1,90 @@
+#include "cpu/maxk/cbsr.h"
+#include "cpu/maxk/maxk.h"
+#include "cpu/maxk/transform.h"
+
+namespace jaxgnn::maxk {
+namespace {
+
+// One row. With t = scale g, where g has the gradients of z at the kept columns and n(x) is the
+// normalized row, dx = (t - mean(t) - n mean(t n)) / deviation; g n and g are added to `sums`.
+template <class T, class Index>
+void row_gradient(const MaxkNormalizedGradientArgs& args, int64_t row, Accumulator<T>* sums) {
+  using A = Accumulator<T>;
+  constexpr int N = kLanes<T>;
+  alignas(64) uint32_t words[kMaxWidth + kDrawn];
+  A kept[kMaxWidth];
+  const int64_t width = args.cbsr.width, k = args.cbsr.k;
+  const T* x = static_cast<const T*>(args.x) + row * width;
+  const T* gradient = values_of<T>(args.cbsr, row);
+  const Index* columns = indices_of<Index>(args.cbsr, row);
+  const A* scale = static_cast<const A*>(args.scale);
+  const Moments<A> moments = moments_of(x, width, args.epsilon);
+  const A inverse = moments.inverse_deviation, mean = moments.mean;
+  const A keep = static_cast<A>(keep_scale(args.drop_below));
+  if (args.key != nullptr) draw_words(static_cast<uint64_t>(row), args.key, width, words);
+
+  const auto normalized = [&](int64_t f) { return (load<1>(x + f)[0] - mean) * inverse; };
+  A sum = 0, product = 0;
+  for (int64_t c = 0; c < k; ++c) {
+    const int64_t f = columns[c];
+    A g = load<1>(gradient + c)[0];
+    if (args.key != nullptr) g = words[f] >= args.drop_below ? g * keep : A{0};
+    const A n = normalized(f), t = scale[f] * g;
+    sums[f] += g * n;
+    sums[width + f] += g;
+    sum += t;
+    product += t * n;
+    kept[c] = t;
+  }
+  const A count = static_cast<A>(width);
+  const A mean_sum = sum / count, mean_product = product / count;
+
+  T* dx = static_cast<T*>(args.dx) + row * width;
+  const auto without_own = [&](auto lanes, int64_t f) {
+    constexpr int kCount = decltype(lanes)::value;
+    const auto n = (load<kCount>(x + f) - mean) * inverse;
+    store<kCount>(dx + f, (n * mean_product + mean_sum) * -inverse);
+  };
+  int64_t f = 0;
+  for (; f + N <= width; f += N) without_own(Constant<N>{}, f);
+  for (; f < width; ++f) without_own(Constant<1>{}, f);
+  for (int64_t c = 0; c < k; ++c) {
+    const A others = normalized(columns[c]) * mean_product + mean_sum;
+    store<1>(dx + columns[c], Sum<T, 1>{} + (kept[c] - others) * inverse);
+  }
+}
+
+template <class T, class Index>
+void gradients(const MaxkNormalizedGradientArgs& args, const Executor& executor) {
+  using A = Accumulator<T>;
+  const int64_t size = 2 * args.cbsr.width, blocks = args.num_blocks, rows = args.cbsr.num_rows;
+  A* partials = static_cast<A*>(args.partials);
+  parallel_for(executor, blocks, [&](int64_t block) {
+    A* sums = partials + block * size;
+    for (int64_t i = 0; i < size; ++i) sums[i] = 0;
+    const int64_t last = rows * (block + 1) / blocks;
+    for (int64_t row = rows * block / blocks; row < last; ++row) {
+      row_gradient<T, Index>(args, row, sums);
+    }
+  });
+  A* out = static_cast<A*>(args.sums);
+  for (int64_t i = 0; i < size; ++i) {
+    A sum = 0;
+    for (int64_t block = 0; block < blocks; ++block) sum += partials[block * size + i];
+    out[i] = sum;
+  }
+}
+
+}  // namespace
+
+namespace JAXGNN_ISA {
+
+void maxk_normalized_gradient(const MaxkNormalizedGradientArgs& args, const Executor& executor) {
+  with_type(args.type, [&](auto type) {
+    with_index(args.cbsr.width > 256,
+               [&](auto index) { gradients<decltype(type), decltype(index)>(args, executor); });
+  });
+}
+
+}  // namespace JAXGNN_ISA
+}  // namespace jaxgnn::maxk
