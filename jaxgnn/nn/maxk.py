@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from flax.nnx.nn import dtypes
 from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.arguments import unwrap
@@ -34,8 +35,9 @@ class MaxK(nnx.Module):
 
     With `dropout` entries are dropped in training before the selection, by the same kernel. This
     saves a pass over the dense rows and a stored mask. `eval()` turns it off. (A model's own
-    dropout follows the selection.) A bias given in the call is added before, likewise. The bias of
-    a linear layer belongs to that layer: XLA has it added by cuBLASLt, in the GEMM's epilogue.
+    dropout follows the selection.) A bias or a layer normalization given in the call is applied
+    before, likewise. The bias of a linear layer belongs to that layer: XLA has it added by
+    cuBLASLt, in the GEMM's epilogue.
 
     With `anneal` the first `active[...]` of the `k` entries count, and the rest are 0: set it
     between the steps (`annealed_k`) without compiling again. Rows of `k` entries are stored and
@@ -72,42 +74,88 @@ class MaxK(nnx.Module):
         self.packed = packed
 
     def __call__(
-        self, x: Float[Array, "*rows width"], bias: Float[Array, " width"] | None = None
+        self,
+        x: Float[Array, "*rows width"],
+        bias: Float[Array, " width"] | None = None,
+        *,
+        norm: nnx.LayerNorm | None = None,
     ) -> Float[Array, "*rows width"]:
-        """The rows (plus `bias`) with their `k` largest entries, zeros elsewhere."""
-        return self.sparse(x, bias).to_dense()
+        """The rows (plus `bias`, or normalized) with their `k` largest entries, zeros elsewhere."""
+        return self.sparse(x, bias, norm=norm).to_dense()
 
     def sparse(
         self,
         x: Float[Array, "*rows width"],
         bias: Float[Array, " width"] | None = None,
         *,
+        norm: nnx.LayerNorm | None = None,
         graph: Any = None,
     ) -> CBSR:
-        """The `k` largest entries of each row (plus `bias`).
+        """The `k` largest entries of each row (plus `bias`, or normalized).
 
         Args:
             x: the rows.
             bias: added to each.
+            norm: normalizes each, over its features; `maxk` does it, and no normalized row is
+                stored. It has the bias then.
             graph: the graph whose nodes they are of, if it is sharded: each device then selects
                 from its own rows.
+
+        Raises:
+            ValueError: `bias` and `norm` are given, or `norm` is over other axes.
         """
         active = None if self.active is None else self.active[...]
         options = dropout_options(self.dropout)
         select = functools.partial(maxk, k=self.k, packed=self.packed)
+        scale, bias = None, unwrap(bias)
+        if norm is not None:
+            if bias is not None:
+                raise ValueError("bias: expected None with norm, which has its own, got an array")
+            x, scale, bias = _normalization(norm, x)
+            select = functools.partial(select, norm_epsilon=norm.epsilon)
         if not isinstance(graph, GraphSubstitute):
-            return select(x, bias=bias, active=active, **options)
+            return select(x, norm_scale=scale, bias=bias, active=active, **options)
         rate, key = options["dropout_rate"], options["dropout_rng"]
-        arrays = {"x": x, "bias": unwrap(bias), "active": active, "dropout_rng": key}
+        arrays = {
+            "x": x,
+            "norm_scale": scale,
+            "bias": bias,
+            "active": active,
+            "dropout_rng": key,
+        }
         out = graph.map_parts(
             lambda _, **arrays: select(**arrays, dropout_rate=rate),
             "maxk",
             {name: array for name, array in arrays.items() if array is not None},
-            {"x": "rows", "bias": "replicated", "active": "replicated", "dropout_rng": "key"},
+            {
+                "x": "rows",
+                "norm_scale": "replicated",
+                "bias": "replicated",
+                "active": "replicated",
+                "dropout_rng": "key",
+            },
             "rows",
             split="rows",
         )
         return dataclasses.replace(out, sharding=graph.node_sharding)
+
+
+def _normalization(
+    norm: nnx.LayerNorm, x: Float[Array, "*rows width"]
+) -> tuple[Array, Array | None, Array | None]:
+    """Rows in the dtype of a module's result, its scale and its bias."""
+    for name, expected in (("reduction_axes", -1), ("feature_axes", -1), ("axis_name", None)):
+        if getattr(norm, name) != expected:
+            got = getattr(norm, name)
+            raise ValueError(f"norm: expected {name}={expected}, over features, got {got}")
+    scale, bias = (None if p is None else p[...] for p in (norm.scale, norm.bias))
+    dtype = dtypes.canonicalize_dtype(x, scale, bias, dtype=norm.dtype)
+    return jnp.asarray(x, dtype), scale, bias
+
+
+def normalizes(activation: Any, norm: Any) -> bool:
+    """Whether an activation applies the normalization before it by itself."""
+    return isinstance(activation, MaxK) and isinstance(norm, nnx.LayerNorm)
 
 
 def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -> Int[Array, ""]:

@@ -18,7 +18,7 @@ from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.batch_norm import BatchNorm
 from jaxgnn.nn.graph_norm import GraphNorm
-from jaxgnn.nn.maxk import check_activation
+from jaxgnn.nn.maxk import check_activation, normalizes
 
 Norm = Literal["batch", "layer", "graph"]
 Activation = Callable[[Array], Array]
@@ -108,9 +108,12 @@ class MLP(nnx.Module):
     ) -> Float[Array, "*rows out_features"]:
         """What follows the first linear layer (with its bias)."""
         for i, layer in enumerate(self.linears[1:]):
-            if self.norms is not None:
-                x = normalize(self.norms[i], x, mask)
-            x = layer(self.dropout(self.activation(x)))
+            norm = None if self.norms is None else self.norms[i]
+            if normalizes(self.activation, norm):
+                x = self.activation(x, norm=norm)  # type: ignore[call-arg]
+            else:
+                x = self.activation(x if norm is None else normalize(norm, x, mask))
+            x = layer(self.dropout(x))
         return x
 
 

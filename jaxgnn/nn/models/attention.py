@@ -117,6 +117,10 @@ class AGNN(GNN):
     _propagates_only = True
     _default_jumping = "last"
 
-    def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
+    def _after_layer(
+        self, out: Array, graph: Graph | None = None, norm: nnx.LayerNorm | None = None
+    ) -> Features:
         # Averages of what ReLU left are at least 0: another ReLU would only read and write them.
-        return drop(self.dropout, out, graph) if self.norms is None else self._activate(out, graph)
+        if self.norms is None:
+            return drop(self.dropout, out, graph)
+        return self._activate(out, graph, norm)

@@ -105,8 +105,11 @@ class SAGEEmbedding(GNN):
     _conv = _ConcatSAGEConv
     _default_jumping = "last"
 
-    def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
-        return drop(self.dropout, unit_rows(self.activation(out)), graph)
+    def _after_layer(
+        self, out: Array, graph: Graph | None = None, norm: nnx.LayerNorm | None = None
+    ) -> Features:
+        out = self.activation(out if norm is None else norm(out))
+        return drop(self.dropout, unit_rows(out), graph)
 
     def matrices(self) -> dict[str, Array]:
         """The `params` of `jaxgnn.sage_embedding`: `Wf1`, `Wa1`, `Wf2` and `Wa2`.

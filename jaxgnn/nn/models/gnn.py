@@ -26,7 +26,7 @@ from jaxgnn.nn._linear import count, linear, promote, width
 from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.graph_norm import GraphNorm
-from jaxgnn.nn.maxk import MaxK, check_activation
+from jaxgnn.nn.maxk import MaxK, check_activation, normalizes
 from jaxgnn.nn.mlp import Activation, Norm, norm_layers, normalize
 from jaxgnn.ops import CBSR
 
@@ -283,9 +283,10 @@ class GNN(nnx.Module):
             return out
 
         def after(model: GNN, out: Array) -> Features:
-            if model.norms is not None:
-                out = normalize(model.norms[i], out, mask, membership)
-            return model._after_layer(out, graph)
+            norm = None if model.norms is None else model.norms[i]
+            if norm is not None and not normalizes(model.activation, norm):
+                out, norm = normalize(norm, out, mask, membership), None
+            return model._after_layer(out, graph, norm)
 
         return recomputed(after, self, out) if self.recompute else after(self, out)
 
@@ -308,15 +309,20 @@ class GNN(nnx.Module):
             rows = _larger(before, rows)
         return self.linear(rows) if last else rows
 
-    def _after_layer(self, out: Array, graph: Graph | None = None) -> Features:
-        return self._activate(out, graph)
+    def _after_layer(
+        self, out: Array, graph: Graph | None = None, norm: nnx.LayerNorm | None = None
+    ) -> Features:
+        """What follows a layer, and its normalization but for a `norm` that `MaxK` applies."""
+        return self._activate(out, graph, norm)
 
-    def _activate(self, x: Array, graph: Graph | None = None) -> Features:
+    def _activate(
+        self, x: Array, graph: Graph | None = None, norm: nnx.LayerNorm | None = None
+    ) -> Features:
         """Activation and dropout. `MaxK` gives sparse rows where they have kernels: without
         further axes; of a sharded graph's nodes each device's own."""
         if not isinstance(self.activation, MaxK):
             return drop(self.dropout, activate(self.activation, x), graph)
-        out = self.activation.sparse(x, graph=graph)
+        out = self.activation.sparse(x, norm=norm, graph=graph)
         return drop(self.dropout, out if x.ndim == 2 else out.to_dense(), graph)
 
 
