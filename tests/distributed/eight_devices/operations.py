@@ -80,6 +80,12 @@ def check_no_columns_and_keys():
 
         for back in (there_and_back(keys), jax.jit(there_and_back)(keys)):
             np.testing.assert_array_equal(jax.random.key_data(back), jax.random.key_data(keys))
+    # By features a graph without edges has one of padding.
+    graph = random_graph(5, 0)[0]
+    for layout in ({"rows": "x"}, {"features": "x"}):
+        sharded = shard(graph, mesh(2), **layout)
+        out = spmm(sharded, sharded.scatter(np.ones((5, 3), np.float32)), transpose=True)
+        assert out.shape == (6, 3) and not out.any()
 
 
 def check_transpose(*more_layouts):
