@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
@@ -28,7 +29,7 @@ def check_graph(graph: Any) -> Graph:
 
     Raises:
         TypeError: no `Graph`; of a partition or a folder it says where they go.
-        ValueError: a rectangular one.
+        ValueError: a rectangular one, or one that is traced.
     """
     hint = ""
     if isinstance(graph, str | os.PathLike):
@@ -44,6 +45,11 @@ def check_graph(graph: Any) -> Graph:
     graph = graph_argument(graph)
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
+    if isinstance(graph.row_offsets, Tracer):
+        raise ValueError(
+            "graph: expected one that is not traced: shard it outside jax.jit, the result is an "
+            "argument of the jitted function"
+        )
     return graph
 
 

@@ -101,7 +101,16 @@ def map_parts(
 
 
 def check_rows(x: Any, name: str, count: int, what: str) -> Any:
-    """`x`, if it has this number of rows."""
+    """`x`, if it has this number of rows; of a list the array.
+
+    Raises:
+        TypeError: strings or objects.
+        ValueError: another number of rows.
+    """
+    if isinstance(x, list | tuple):
+        x = np.asarray(x)
+    if isinstance(x, np.ndarray) and x.dtype.kind in "OSU":
+        raise TypeError(f"{name}: expected an array of numbers, got {x.dtype}")
     shape = np.shape(x)
     if shape[:1] != (count,):
         raise ValueError(

@@ -61,9 +61,9 @@ def shard(
 
     Raises:
         TypeError: `graph` is no `Graph`, `mesh` no mesh, `partition` none, or `overlap` no bool.
-        ValueError: a rectangular graph, an axis that the mesh does not have, one axis for both, a
-            partition of other parts or nodes, or one with `features` alone, or so `overlap`; or
-            explicit axes set by `jax.set_mesh`.
+        ValueError: a rectangular or traced graph, an axis that the mesh does not have, one axis for
+            both, a partition of other parts or nodes, or one with `features` alone, or so
+            `overlap`; or explicit axes set by `jax.set_mesh`.
         ImportError, RuntimeError: the partition's method needs pymetis, or the compiled CPU module.
     """
     graph = check_graph(graph)

@@ -218,6 +218,8 @@ def check_errors():
     blocks = types.SimpleNamespace(parts=2, owner=np.arange(9) // 5)
     raises("the owners by partition=, or read a saved one by load_sharded", shard, blocks, mesh(2))
     raises("load_sharded(directory, mesh, rows=...) reads", shard, "parts", mesh(2))
+    traced = jax.jit(functools.partial(shard, mesh=mesh(2), rows="x"))
+    raises("graph: expected one that is not traced", traced, graph)
     raises("another axis", shard, graph, mesh(2), rows="x", features="x")
     raises("expected an axis", shard, graph, mesh(2), rows="y")
     with jax.set_mesh(mesh(2)):  # explicit axes
@@ -233,6 +235,7 @@ def check_errors():
     owners = types.SimpleNamespace(parts=2, owner=np.full(9, 2, np.int32))
     raises("partition: expected owners", shard, graph, mesh(2), rows="x", partition=owners)
     raises("a row for each node", by_rows.scatter, np.ones((8, 4)))
+    raises("x: expected an array of numbers, got <U1", by_rows.scatter, ["a"] * 9)
     raises("a row for each place", by_rows.gather, np.ones((9, 4)))
     raises("a row for each edge", by_rows.scatter_edges, np.ones(29))
     merged = shard(

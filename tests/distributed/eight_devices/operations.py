@@ -86,6 +86,9 @@ def check_no_columns_and_keys():
         sharded = shard(graph, mesh(2), **layout)
         out = spmm(sharded, sharded.scatter(np.ones((5, 3), np.float32)), transpose=True)
         assert out.shape == (6, 3) and not out.any()
+        # Lists are data, too, not trees of numbers.
+        assert sharded.scatter_edges([], in_graph_order=True).shape == (sharded.num_edges,)
+        np.testing.assert_array_equal(sharded.gather(list(range(6))), range(5))
 
 
 def check_transpose(*more_layouts):
