@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, Shaped
 
+from jaxgnn._core import checks
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._node_rows import NodeRows
@@ -66,8 +67,14 @@ class Blocks:
         return self.edges >= 0
 
     def take(self, values: Shaped[Array, "num_nodes *rest"]) -> Shaped[Array, "places *rest"]:
-        """The rows of each place's node, 0 for padding."""
-        return take_rows(values, self.nodes)
+        """The rows of each place's node, 0 for padding.
+
+        Raises:
+            TypeError: `values` are no numbers.
+            ValueError: a node has no row (not found where nodes are traced).
+        """
+        values = checks.as_numbers(values, "values")
+        return take_rows(_with_rows_for(values, self.nodes, "node"), self.nodes)
 
     def rows(self, values: Shaped[Array, "num_nodes *rest"]) -> NodeRows:
         """The same, gathered where they are used: a model that aggregates first never writes them.
@@ -77,8 +84,14 @@ class Blocks:
         return NodeRows(jnp.asarray(values), self.nodes)
 
     def take_edges(self, values: Shaped[Array, "num_edges *rest"]) -> Shaped[Array, "edges *rest"]:
-        """The rows of each edge, of data in the graph's edge order; 0 for padding."""
-        return take_rows(values, self.edges)
+        """The rows of each edge, of data in the graph's edge order; 0 for padding.
+
+        Raises:
+            TypeError: `values` are no numbers.
+            ValueError: an edge has no row (not found where edges are traced).
+        """
+        values = checks.as_numbers(values, "values")
+        return take_rows(_with_rows_for(values, self.edges, "edge"), self.edges)
 
     def with_degrees(self, graph: Graph) -> Blocks:
         """The blocks with the degrees of their nodes in the graph that they were sampled from.
@@ -99,7 +112,7 @@ class Blocks:
         assert graph.self_loops is not None
         if graph.num_nodes == 0:
             return dataclasses.replace(self, degrees=jnp.zeros(self.nodes.shape, jnp.int32))
-        if not isinstance(self.nodes, Tracer) and jnp.any(self.nodes >= graph.num_nodes):
+        if _highest(self.nodes) >= graph.num_nodes:
             raise ValueError(f"graph: expected the graph of the blocks' nodes, got {graph}")
         nodes = jnp.maximum(self.nodes, 0)
         edges = graph.row_offsets[nodes + 1] - graph.row_offsets[nodes]
@@ -109,6 +122,28 @@ class Blocks:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{graph.num_receivers} <- {graph.num_senders}" for graph in self.graphs)
         return f"Blocks(num_seeds={self.num_seeds}, layers=[{sizes}])"
+
+
+def _highest(numbers: Int[Array, " numbers"]) -> int:
+    """The largest of numbers, -1 for none and where they are traced."""
+    if isinstance(numbers, Tracer):
+        return -1
+    with jax.ensure_compile_time_eval():  # blocks in a closure are known under `jit`, too
+        return int(jnp.max(numbers, initial=-1))
+
+
+def _with_rows_for(
+    values: Shaped[Array, "rows *rest"], numbers: Int[Array, " numbers"], what: str
+) -> Shaped[Array, "rows *rest"]:
+    """The values, if each of the numbers has a row: a missing one would be taken for padding."""
+    highest = _highest(numbers)
+    if values.ndim == 0 or highest >= values.shape[0]:
+        order = checks.EDGE_ORDER if what == "edge" else ""
+        raise ValueError(
+            f"values: expected a row for each {what} of the graph, {highest + 1} or more, got the "
+            f"shape {values.shape}{order}"
+        )
+    return values
 
 
 def squared(graph: Graph, nodes: Int[Array, " places"] | None = None) -> Graph:

@@ -146,8 +146,9 @@ def test_bad_arguments():
     blocks = sample_neighbors(graph, SEEDS, [3], KEY)
     with pytest.raises(ValueError, match="square graph"):
         blocks.with_degrees(Graph.from_edges([0], [0], num_senders=2, num_receivers=1))
-    with pytest.raises(ValueError, match="graph of the blocks' nodes"):
-        blocks.with_degrees(Graph.from_edges([0], [0], num_nodes=2))
+    for with_degrees in (blocks.with_degrees, jax.jit(blocks.with_degrees)):
+        with pytest.raises(ValueError, match="graph of the blocks' nodes"):
+            with_degrees(Graph.from_edges([0], [0], num_nodes=2))
     with pytest.raises(TypeError, match="graph"):
         blocks.with_degrees(None)
     with pytest.raises(TypeError, match="degrees"):

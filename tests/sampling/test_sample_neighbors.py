@@ -248,3 +248,17 @@ def test_models_name_what_does_not_fit():
     model = nn.GCN(5, 4, 2, num_layers=1, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"weights: expected the shape \(4, ...\)"):
         model(blocks, x, jnp.ones(graph.num_edges))
+
+
+def test_blocks_name_what_has_too_few_rows():
+    """Zeros in place of rows that are not there would look like padding."""
+    blocks = jaxgnn.sample_neighbors(random_graph(), np.array([3]), [4], jax.random.key(0))
+    highest = int(blocks.nodes.max())
+    for take in (blocks.take, jax.jit(blocks.take)):
+        assert take(jnp.ones(highest + 1)).sum() == blocks.node_mask.sum()
+        with pytest.raises(ValueError, match="values: expected a row for each node"):
+            take(jnp.ones(highest))
+    with pytest.raises(ValueError, match=r"a row for each edge.*Graph\.sort_edge_data"):
+        blocks.take_edges(jnp.ones(int(blocks.edges.max())))
+    with pytest.raises(TypeError, match="values: expected an array of numbers"):
+        blocks.take(None)
