@@ -115,7 +115,17 @@ def arguments(
 
 def first_place(count: int, axis_name: str) -> UInt32[Array, ""]:
     """The number of a device's first place where each along the axis has so many."""
-    return jax.lax.axis_index(axis_name).astype(jnp.uint32) * jnp.uint32(count)
+    return device_number(axis_name).astype(jnp.uint32) * jnp.uint32(count)
+
+
+def device_number(axis_name: Any) -> Int[Array, ""]:
+    """The number of the device along an axis of `jax.shard_map`."""
+    try:
+        return jax.lax.axis_index(axis_name)
+    except (NameError, TypeError):
+        raise ValueError(
+            f"axis_name: expected an axis of a jax.shard_map around the call, got {axis_name!r}"
+        ) from None
 
 
 def largest_share(graph: Graph, rate: int, strategy: str) -> int:
@@ -177,7 +187,10 @@ def receivers(rows: Any, num_receivers: int, name: str = "rows") -> Int[Array, "
         return None
     rows = unwrap(rows)
     if not isinstance(rows, Tracer):
-        rows = np.asarray(rows)
+        try:
+            rows = np.asarray(rows)
+        except ValueError:  # lists of several lengths
+            raise TypeError(f"{name}: expected integers, got {rows!r}") from None
         if rows.ndim == 1 and rows.size == 0 and rows.dtype == np.float64:
             rows = rows.astype(np.int32)  # an empty list
     if not jnp.issubdtype(rows.dtype, jnp.integer):

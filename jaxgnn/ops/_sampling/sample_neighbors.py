@@ -35,6 +35,7 @@ from jaxgnn.ops._sampling.sample import (
     MOST_PLACES,
     Places,
     Sample,
+    device_number,
     receivers,
 )
 from jaxgnn.ops._sampling.tree import HopKeys, hop_keys, is_tree_of_kernel, sample_tree
@@ -131,7 +132,8 @@ def sample_neighbors(
         ValueError: a rectangular graph, a number out of range, a seed that is no node, a weight
             that is negative or not finite, 2^31 places or more, a method that does not go with
             `replace` or `weights`, what a function returns has another shape or an edge of
-            another node, or a `capacity` without `deduplicate`, or too small.
+            another node, a `capacity` without `deduplicate`, or too small, or an `axis_name` that
+            is no axis.
 
     Source: Hamilton et al., "Inductive representation learning on large graphs" (NeurIPS 2017),
     section 3.1 and appendix A; without replacement by Bentley and Floyd, "A sample of brilliance"
@@ -158,6 +160,8 @@ def sample_neighbors(
     nodes = receivers(seeds, graph.num_nodes, "seeds")
     if nodes is None:
         raise TypeError("seeds: expected integers, got None")
+    if axis_name is not None:
+        device_number(axis_name)
     levels = _level_sizes(graph, nodes.shape[0], sizes, limits, deduplicate)
     with config.use(impl=chosen(impl)):
         drawn_by = ready_weights(graph, weights, replace)
