@@ -79,7 +79,7 @@ def sample_neighbors(
 
     With `method="labor"` each hop draws one number $r_j$ a sender, and a row takes the $k_h$ edges
     with the smallest: of one row alone all subsets are alike, but rows share senders, so that there
-    are fewer distinct nodes.
+    are fewer distinct nodes. Several edges from one sender have one number, and come together.
 
     A function as `method` chooses the edges itself: `method(graph, nodes, size, key)` is called
     once a hop with the nodes of its places, `[places]`, -1 for padding, the most edges of a node
