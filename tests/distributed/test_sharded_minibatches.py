@@ -85,6 +85,17 @@ def split_over_devices(function):
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P("devices")))
 
 
+def test_neighbors_with_64_bits_and_without_promotion():
+    graph, seeds = Graph.from_edges(np.arange(9), np.arange(9) // 3, num_nodes=9), np.arange(4)
+
+    def draw(graph, x, seeds):
+        return sample_neighbors(graph, seeds, [2, 2], jax.random.key(0), axis_name="devices").nodes
+
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        nodes = split_over_devices(draw)(graph, None, seeds)
+    np.testing.assert_array_equal(nodes[:2], seeds[:2])
+
+
 @pytest.mark.parametrize(
     "options",
     [

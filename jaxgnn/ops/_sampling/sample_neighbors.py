@@ -283,7 +283,7 @@ def _numbers_of_all(
 ) -> UInt32[Array, " places"]:
     """The numbers of a device's places among those of all devices, which follow one another."""
     counts = jax.lax.all_gather(jnp.asarray(count, jnp.uint32), axis_name)
-    before = jnp.arange(counts.shape[0]) < jax.lax.axis_index(axis_name)
+    before = jnp.arange(counts.shape[0], dtype=jnp.int32) < jax.lax.axis_index(axis_name)
     first = jnp.sum(jnp.where(before, counts, 0), dtype=jnp.uint32)
     return first + jnp.arange(places, dtype=jnp.uint32)
 
