@@ -72,12 +72,16 @@ def recognize(
     if traced.out_avals[0].dtype != operands[0].dtype:
         return None
     inputs = [Term("operand", shape.shape, value=i) for i, shape in enumerate(shapes)]
-    (term,) = _terms(traced.jaxpr, inputs)
+    (term,) = _terms(traced.jaxpr, inputs, operands[0].dtype)
     return None if term.name == "operand" else _Reader(tuple(operands), operators).edges(term)
 
 
-def _terms(jaxpr: Any, inputs: Sequence[Term]) -> list[Term]:
-    """The results of a traced function; calls of compiled functions are looked into."""
+def _terms(jaxpr: Any, inputs: Sequence[Term], dtype: np.dtype) -> list[Term]:
+    """The results of a traced function; calls of compiled functions are looked into.
+
+    `dtype` is the operands': a conversion to one that has not all of its values, as to integers, is
+    no term that rules may leave out.
+    """
     known: dict[Any, Term] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def term(atom: Any) -> Term:
@@ -89,7 +93,9 @@ def _terms(jaxpr: Any, inputs: Sequence[Term]) -> list[Term]:
         name, params = equation.primitive.name, equation.params
         own = [term(atom) for atom in equation.invars]
         if name in ("jit", "pjit"):
-            results = _terms(params["jaxpr"].jaxpr, own)
+            results = _terms(params["jaxpr"].jaxpr, own, dtype)
+        elif name == "convert_element_type" and not _holds(params["new_dtype"], dtype):
+            results = [Term("unknown", v.aval.shape) for v in equation.outvars]
         elif len(equation.outvars) == 1:
             value = params.get("axes", params.get("broadcast_dimensions"))
             shape = equation.outvars[0].aval.shape
@@ -98,6 +104,14 @@ def _terms(jaxpr: Any, inputs: Sequence[Term]) -> list[Term]:
             results = [Term("unknown", v.aval.shape) for v in equation.outvars]
         known.update(zip(equation.outvars, results, strict=True))
     return [term(atom) for atom in jaxpr.outvars]
+
+
+def _holds(dtype: np.dtype, values_of: np.dtype) -> bool:
+    """Whether all values of the second dtype, a floating one, are values of the first."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return False
+    to, of = jnp.finfo(dtype), jnp.finfo(values_of)
+    return bool(to.nmant >= of.nmant and to.maxexp >= of.maxexp)
 
 
 class _Reader(NamedTuple):
@@ -169,7 +183,8 @@ class _Reader(NamedTuple):
         weights, rows = sorted(found, key=lambda e: len(e.features))
         if len(rows.features) < 2 or weights.features != rows.features[:1]:
             return None
-        return self.operators.weighted_sum(weights, rows)
+        out = self.operators.weighted_sum(weights, rows)
+        return out if out.features == term.shape[1:] else None
 
 
 def _unaligned(term: Term) -> Term:

@@ -266,3 +266,23 @@ def test_functions_of_one_s_own_are_told_by_what_they_compute(graph):
             lambda w, x, axis=axis: (jnp.expand_dims(w, axis) * x).sum(1), s.y, square
         )
         assert explain(message).startswith(planned)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda w, x: jnp.sum(w[:, :, None] * x, axis=1).astype(jnp.int32).astype(x.dtype),
+        lambda w, x: jnp.sum((w[:, :, None] * x).astype(jnp.int32).astype(x.dtype), axis=1),
+        lambda w, x: jnp.sum((w[:, :, None] * x).astype(jnp.bfloat16).astype(x.dtype), axis=1),
+        lambda w, x: jnp.sum(w[:, :, None] * jnp.broadcast_to(x, (*x.shape[:2], 5)), axis=1),
+    ],
+)
+def test_a_function_keeps_what_it_rounds_and_broadcasts(function, graph):
+    """It would else be told to be `weighted_sum`."""
+    rng = np.random.default_rng(0)
+    w = jnp.asarray(rng.normal(size=(graph.num_senders, 3)), jnp.float32)
+    x = jnp.asarray(rng.normal(size=(graph.num_senders, 3, 1)) * 9, jnp.float32)
+    out = gather(apply_edge(function, scatter(graph, w), scatter(graph, x)))
+    expected = gather(scatter(graph, function(w, x)))
+    assert out.shape == expected.shape
+    close(out, expected, 1e-5)
