@@ -182,7 +182,10 @@ def _as_gatv2(e: Edges) -> tuple[Array, float, Edges] | None:
         return None
     if e.name == "scale":
         inner = _as_gatv2(e.operands[0])
-        return None if inner is None else (e.parameters[0] * inner[0], *inner[1:])
+        if inner is None:
+            return None
+        wide = accumulation_dtype(e.dtype)
+        return (e.parameters[0].astype(wide) * inner[0].astype(wide), *inner[1:])
     inner = e.operands[0]
     if e.name != "dot_with_vector" or not isinstance(inner, Applied) or inner.name != "leaky_relu":
         return None
@@ -252,7 +255,8 @@ def _as_dot(e: Edges) -> tuple[Array | float, NodeGather, NodeGather] | None:
         return None
     if e.name == "scale":
         inner = _as_dot(e.operands[0])
-        return None if inner is None else (e.parameters[0] * inner[0], *inner[1:])
+        scalar = e.parameters[0].astype(accumulation_dtype(e.dtype))
+        return None if inner is None else (scalar * inner[0], *inner[1:])
     ends = {o.sender: o for o in e.operands if isinstance(o, NodeGather)}
     return (1.0, ends[False], ends[True]) if e.name == "dot" and len(ends) == 2 else None
 

@@ -72,6 +72,9 @@ class Edges:
     def __truediv__(self, other: Any) -> Edges:
         return _arithmetic("/", jnp.divide, self, other)
 
+    def __rtruediv__(self, other: Any) -> Edges:
+        return _arithmetic("/", jnp.divide, other, self)
+
     def __neg__(self) -> Edges:
         return scale(self, -1)
 
@@ -235,7 +238,9 @@ def scale(edges: Edges, factor: Any) -> Applied:
     scalar = jnp.asarray(factor)
 
     def function(x: Array) -> Array:
-        return x * scalar.astype(x.dtype)
+        # A scalar such as the inverse of a small divisor may be out of float16's range.
+        wide = accumulation_dtype(x.dtype)
+        return (x.astype(wide) * scalar.astype(wide)).astype(x.dtype)
 
     return apply("scale", function, [edges], (scalar,), f"({_scalar_text(factor)} * {{}})")
 
@@ -261,7 +266,7 @@ def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
     if not _is_scalar(other):
         template = f"({{}} {sign} {{}})"
         return apply(sign, lambda a, b: binary(function, a, b), [a, b], template=template)
-    if sign in "*/":
+    if sign == "*" or (sign == "/" and edges is a):
         return scale(edges, other if sign == "*" else 1 / other)
 
     def with_scalar(x: Array) -> Array:

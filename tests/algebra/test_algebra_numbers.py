@@ -183,3 +183,35 @@ def test_functions_of_nodes_without_any_edge(dtype):
     gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(jnp.zeros((3, 2), dtype), jnp.eye(2))
     for x in jax.tree.leaves(gradients):
         np.testing.assert_array_equal(np.asarray(x, float), 0)
+
+
+@pytest.mark.parametrize("scalar", [1e-5, np.float64(1e-5), jnp.float32(1e-5)])
+def test_a_divisor_whose_inverse_is_beyond_float16(scalar, many):
+    rows = jnp.full((4096, 2), 2.0**-13, jnp.float16)
+    for fuse in (True, False):
+        out = gather(scatter(many, rows) / scalar, "mean", fuse=fuse)
+        np.testing.assert_allclose(out[0], 2.0**-13 / 1e-5, rtol=2**-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_scalar_divided_by_values(dtype, many):
+    rows = jnp.arange(1, 8193, dtype=dtype).reshape(4096, 2)
+    for fuse in (True, False):
+        out = gather(3 / scatter(many, rows), "max", fuse=fuse)
+        np.testing.assert_array_equal(out, np.array([[3, 1.5], [0, 0]], dtype))
+    assert "(3 / u)" in explain(3 / scatter(many, rows))
+
+
+@pytest.mark.parametrize("scalar", [2, np.float64(2), jnp.int32(2), jnp.float32(2)])
+def test_scores_times_a_scalar_of_any_type(scalar, many):
+    """Under strict promotion, in 16 bits too."""
+    x = jnp.ones((2, 4), jnp.float16)
+    senders = jnp.tile(x, (2048, 1))
+    u, v = scatter(many, senders, x)
+    for planned, scores in (
+        ("dot_attention", dot(u, v)),
+        ("gatv2_attention", dot(leaky_relu(u + v), x[0])),
+    ):
+        message = segment_normalize(scores * scalar) * u
+        assert explain(message).startswith(planned)
+        np.testing.assert_allclose(gather(message)[0], 1, rtol=2**-9)
