@@ -104,6 +104,11 @@ def boolean(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def function(value: Any, name: str) -> None:
+    if not callable(value):
+        raise TypeError(f"{name}: expected a function, got {type(value).__name__}")
+
+
 def matrix(x: Any, name: str, rows: int, columns: int) -> Array:
     """`x` as an array of a supported floating dtype and exactly this shape."""
     array = floating(x, name)

@@ -56,14 +56,14 @@ def gather(
         `[num_receivers, *features]`, under the name that `recompute_edges` keeps.
 
     Raises:
-        TypeError: `edges` are no values on edges.
+        TypeError: `edges` are no floating values on edges, or `fuse` is no boolean.
         ValueError: `reduce`, `recompute` or `impl` is unknown, or a budget is negative or without
             `"cost"`.
 
     Source: Zhang et al., "Understanding GNN Computational Graph" (MLSys 2022): the operators in
     section 3, reorganization, fusion and recomputation in sections 4 to 6.
     """
-    request = _request(edges, reduce, recompute, budget, impl)
+    request = _gather_request(edges, reduce, fuse, recompute, budget, impl)
     plan = _rules.plan(request) if fuse else _rules.reference(request, fuse=False)
     return checkpoint_name(plan.run(), _reference.NODES)
 
@@ -90,8 +90,10 @@ def aggregate(
         reduce: as `gather`'s, like the further options.
 
     Raises:
+        TypeError: `message` cannot be called.
         TypeError, ValueError: as `scatter`, `edge_values` and `gather` do.
     """
+    checks.function(message, "message")
     inputs = [scatter(graph, u)] if u is not None else []
     inputs += [scatter(graph, v=v)] if v is not None else []
     inputs += [edge_values(graph, e)] if e is not None else []
@@ -140,7 +142,7 @@ def explain(
     Raises:
         TypeError, ValueError: as `gather` does.
     """
-    request = _request(edges, reduce, recompute, budget, impl)
+    request = _gather_request(edges, reduce, fuse, recompute, budget, impl)
     texts = []
 
     def trace() -> None:
@@ -152,6 +154,15 @@ def explain(
     plain = chosen(impl) == "jax" or not kernels_available()
     text, notes = texts
     return "\n  ".join((f"{text} (in plain JAX)" if plain else text, *notes))
+
+
+def _gather_request(
+    edges: Edges, reduce: Reduce, fuse: bool, recompute: Recompute, budget: int | None, impl: Impl
+) -> Request:
+    request = _request(edges, reduce, recompute, budget, impl)
+    checks.floating_dtype(edges.dtype, "edges")
+    checks.boolean(fuse, "fuse")
+    return request
 
 
 def _request(

@@ -113,8 +113,7 @@ def apply_edge(function: Callable[..., Array], *edges: Edges) -> Edges:
         TypeError: `function` cannot be called, or one of `edges` is no value on edges.
         ValueError: different graphs, or a result without a row for each row.
     """
-    if not callable(function):
-        raise TypeError(f"function: expected a function, got {type(function).__name__}")
+    checks.function(function, "function")
     same_graph(edges, "apply_edge")
     known = recognize(function, edges, Operators(leaky_relu, weighted_sum))
     if known is not None:
@@ -330,5 +329,10 @@ def dropout(edges: Edges, rate: float, dropout_rng: Any = None) -> Edges:
 
 def apply_vertex(function: Callable[..., Any], *nodes: Any) -> Any:
     r"""ApplyVertex: $f(x, \dots)$ of arrays over the nodes, under the name that `recompute_edges`
-    keeps."""
+    keeps.
+
+    Raises:
+        TypeError: `function` cannot be called.
+    """
+    checks.function(function, "function")
     return jax.tree.map(lambda x: checkpoint_name(x, NODES), function(*nodes))

@@ -11,6 +11,7 @@ from jaxgnn import Graph, edge_conv
 from jaxgnn.algebra import (
     aggregate,
     apply_edge,
+    apply_vertex,
     concat,
     dot,
     dropout,
@@ -99,6 +100,15 @@ def bad_calls():
         "concat": (lambda: concat(u, edge_values(graph, z[:, 0])), ValueError, "concat: .*last"),
         "dot": (lambda: dot(u, edge_values(graph, z[:, :2])), ValueError, "dot: expected equal"),
         "no function": (lambda: apply_edge(u, u), TypeError, "function: expected a function"),
+        "no vertex function": (lambda: apply_vertex(3, x), TypeError, "function: .* got int"),
+        "message": (lambda: aggregate(graph, x, message=3), TypeError, "message: .* got int"),
+        "fuse": (lambda: gather(u, fuse="no"), TypeError, "fuse: expected True or False, got 'no'"),
+        "integers": (
+            lambda: explain(apply_edge(lambda x: x.astype(jnp.int32), u)),
+            TypeError,
+            "edges: expected float32, .* got int32",
+        ),
+        "inverse": (lambda: z / u, TypeError, "/: .* got ArrayImpl: wrap an array"),
         "rows": (lambda: apply_edge(lambda x: x[:3], u), ValueError, "apply_edge: expected a row"),
         "closure": (lambda: apply_edge(lambda x: x + z, u), TypeError, "any number of them|shapes"),
         "key": (lambda: dropout(u, 0.5), ValueError, "dropout_rng: expected a JAX key"),
