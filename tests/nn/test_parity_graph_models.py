@@ -102,6 +102,41 @@ def test_pna_sums_of_a_hub_in_16_bits(dtype):
     assert abs(float(module(graph, x)[0, 0]) - 750) <= 3
 
 
+def test_pna_scales_a_sum_of_messages_before_it_is_rounded():
+    """A sum of 3,000 messages of 30 is beyond float16, the mean of them is not."""
+    n = 3001
+    graph = Graph.from_edges(np.arange(1, n), np.zeros(n - 1, int), num_nodes=n)
+    options = {"pre_layers": 2, "dtype": jnp.float16, "rngs": nnx.Rngs(0)}
+    module = PNAConv(1, 1, ["sum"], ["inverse_linear"], np.array([0, 1]), **options)
+    for layer, kernel in (
+        (module.pre[0].linears[0], [[0.0], [1.0]]),
+        (module.pre[0].linears[1], [[1.0]]),
+        (module.post[0].linears[0], [[0.0], [1.0]]),
+        (module.linear, [[1.0]]),
+    ):
+        layer.kernel[...], layer.bias[...] = jnp.asarray(kernel), jnp.zeros(1)
+    np.testing.assert_allclose(module(graph, jnp.full((n, 1), 30.0, jnp.float16))[0, 0], 30)
+
+
+def test_gine_in_float16_rounds_once():
+    """The root's term and the gradient of eps are beyond float16; the result is not."""
+    n = 5000
+    graph = Graph.from_edges(np.arange(1, n), np.zeros(n - 1, int), num_nodes=n)
+    x = jnp.full((n, 2), 10, jnp.float16).at[0].set(-30000)
+    edge_attr = jnp.zeros((n - 1, 2), jnp.float16)
+    conv = GINEConv(lambda rows: rows, eps=1.5, train_eps=True)
+    graphdef, state = nnx.split(conv)
+
+    def out(state):
+        return nnx.merge(graphdef, state)(graph, x, edge_attr)
+
+    y = out(state)
+    assert y.dtype == jnp.float16
+    np.testing.assert_allclose(y[0], 49990 - 75000, rtol=2**-9)
+    gradient = jax.grad(lambda state: jnp.sum(out(state)[1:].astype(jnp.float32)))(state)
+    np.testing.assert_allclose(gradient["eps"][...], 4999 * 2 * 10, rtol=1e-5)
+
+
 def test_pna_refuses():
     def make(aggregators=("mean",), scalers=("identity",), histogram=(0, 3), **options):
         return PNAConv(6, 4, aggregators, scalers, histogram, rngs=nnx.Rngs(0), **options)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn import algebra
 from jaxgnn._core import checks
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
@@ -138,8 +139,11 @@ class GINEConv(nnx.Module):
             message = algebra.apply_edge(jax.nn.relu, algebra.scatter(graph, senders) + values)
             total = algebra.gather(message)
         if pair[1] is not None:
-            factor = jnp.asarray(1 + jnp.asarray(self.eps), total.dtype)
-            total = total + factor * dense(pair[1]).astype(total.dtype)
+            wide = accumulation_dtype(total.dtype)
+            factor = 1 + jnp.asarray(self.eps).astype(wide)
+            # One rounding, after the sum, and eps's gradient is summed before its own.
+            root = dense(pair[1]).astype(dtype).astype(wide)
+            total = (total.astype(wide) + factor * root).astype(total.dtype)
         return self.nn(total, node_mask) if isinstance(self.nn, MLP) else self.nn(total)
 
 
@@ -149,5 +153,5 @@ def _over_parts(
 ) -> Array:
     """The sum of the messages on a sharded graph, by operations that exchange what they need."""
     if projection is not None:
-        edges = edges @ projection[0] + projection[1]
+        edges = edges @ projection[0] + projection[1][None]
     return segment_reduce(graph, jax.nn.relu(gather_edges(graph, senders) + edges), "sum")

@@ -268,6 +268,7 @@ def _of_messages(
 ) -> list[Array]:
     """Of messages on the edges, which are computed again in the backward pass."""
     graphdef, state = nnx.split(pre)
+    wide = accumulation_dtype(senders.dtype)
 
     @jax.checkpoint
     def run(
@@ -279,7 +280,8 @@ def _of_messages(
         messages = nnx.merge(graphdef, state, copy=True).after_first(messages)
 
         def reduce(how: Any, rows: Array) -> Array:
-            return segment_reduce(graph, rows, how)
+            # A scaler may bring a sum that is beyond float16 back into its range.
+            return segment_reduce(graph, rows.astype(wide) if how == "sum" else rows, how)
 
         return _all_of(reduce, lambda _, total: total, messages, aggregators)
 
