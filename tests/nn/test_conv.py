@@ -379,6 +379,22 @@ def bad_calls():
             "add_self_loops",
         ),
         "nn": (lambda: GINConv(3), TypeError, "nn: expected a module or a function, got int"),
+        "eps": (
+            lambda: GINConv(jax.nn.relu, eps=jnp.ones(6), train_eps=True),
+            TypeError,
+            "eps: expected a number, got ArrayImpl",
+        ),
+        "train_eps": (
+            lambda: GINConv(jax.nn.relu, train_eps=0.1),
+            TypeError,
+            "train_eps: expected True or False, got 0.1",
+        ),
+        "dtype": (lambda: GINConv(jax.nn.relu, dtype=int), TypeError, "dtype: .* got int64"),
+        "param_dtype": (
+            lambda: GINConv(jax.nn.relu, param_dtype=int),
+            TypeError,
+            "param_dtype: .* got int64",
+        ),
         "mlp": (lambda: MLP([3], rngs=rngs), ValueError, "features: expected at least two"),
     }
 

@@ -252,6 +252,16 @@ def bad_calls():
             ValueError,
             r"mlp: .*= 6 to out_features = 5, got the widths \(3, 5\)",
         ),
+        "mlp out": (
+            lambda: new(mlp=nnx.Linear(6, 4, rngs=rngs))(graph, x),
+            ValueError,
+            "mlp: expected one to out_features = 5, got 4",
+        ),
+        "integers": (
+            lambda: dynamic(x.astype(jnp.int32)),
+            TypeError,
+            "x: expected float32, .* got int32",
+        ),
         "k": (lambda: DynamicEdgeConv(3, 5, 0, rngs=rngs), ValueError, "k: expected at least 1"),
         "points": (lambda: dynamic(x[:, 1:]), ValueError, r"x: .*num_points, 3.*got \(12, 2\)"),
         "list": (lambda: dynamic([[1.0]]), TypeError, "x: expected an array, got list"),

@@ -120,6 +120,16 @@ def test_monet_s_coordinates_are_of_the_degrees():
             f"pseudo: expected the shape ({EDGES}, 2), got ({EDGES}, 3)",
         ),
         (
+            lambda g, x: make()(g, (jnp.stack([x] * NODES, 1), x), normal(EDGES, 2)),
+            ValueError,
+            f"x[1]: expected the axes of x[0] before the features, ({NODES},), got ()",
+        ),
+        (
+            lambda g, x: MoNet(WIDTH, 5, 4, num_layers=1, dim=0, rngs=nnx.Rngs(0)),
+            ValueError,
+            "dim: expected an integer from 1 to 16, got 0",
+        ),
+        (
             lambda g, x: MoNet(WIDTH, 5, 4, num_layers=1, rngs=nnx.Rngs(0))(g, x, normal(EDGES)),
             ValueError,
             "weights: MoNet has none, expected None",

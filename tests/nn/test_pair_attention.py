@@ -147,6 +147,9 @@ def test_bad_arguments():
         (lambda: transformer(graph, x[:, 1:]), ValueError, r"x: .*\(12, ..., 6\)"),
         (lambda: AGNNConv()(graph, x, normal(EDGES)), ValueError, "weights: AGNNConv has none"),
         (lambda: AGNNConv()(graph, x.astype(int)), TypeError, "x: expected float32, .* got int32"),
+        (lambda: AGNNConv(requires_grad=2), TypeError, "requires_grad: expected True or False"),
+        (lambda: AGNNConv(dtype=int), TypeError, "dtype: expected float32, .* got int64"),
+        (lambda: AGNNConv(param_dtype=int), TypeError, "param_dtype: .* got int64"),
         (
             lambda: GATv2Conv((6, 5), 4, share_weights=True, rngs=rngs),
             ValueError,

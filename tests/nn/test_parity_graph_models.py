@@ -158,6 +158,12 @@ def test_pna_refuses():
         make()(graph, jnp.ones((36, 6), jnp.int32))
     with pytest.raises(ValueError, match="edge_attr: PNAConv expected them"):
         make(edge_dim=2)(graph, jnp.ones((36, 6)))
+    with pytest.raises(ValueError, match="x: PNAConv expected one array, got 2 entries"):
+        make()(graph, (jnp.ones((36, 6)), jnp.ones((36, 6))))
+    with pytest.raises(ValueError, match=r"x: expected the shape \(nodes, features\), got"):
+        make()(graph, jnp.ones((36, 2, 6)))
+    with pytest.raises(ValueError, match="graph: PNAConv expected a square graph"):
+        make()(Graph.from_edges([0], [0], num_senders=2, num_receivers=1), jnp.ones((2, 6)))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -238,6 +244,24 @@ def test_refusals():
         GINEConv(jax.nn.relu, edge_dim=3)
     with pytest.raises(ValueError, match=r"x, edge_attr: expected the shapes .* got \(36, 6\)"):
         GINEConv(jax.nn.relu)(graph, jnp.ones((36, 6)), jnp.ones((graph.num_edges, 5)))
+    with pytest.raises(TypeError, match="normalize: expected True or False, got 'sym'"):
+        APPNP(2, 0.1, normalize="sym")
+    x, edge_attr = jnp.ones((36, 6)), jnp.ones((graph.num_edges, 6))
+    for pair in ((x, x[:, :1]), (x, jnp.ones((36, 2, 6)))):
+        with pytest.raises(ValueError, match=r"x\[1\]: expected the feature axes of x\[0\], \(6,"):
+            GINEConv(jax.nn.relu)(graph, pair, edge_attr)
+    with pytest.raises(TypeError, match=r"x: expected float32, .* got int32"):
+        GINEConv(jax.nn.relu)(graph, x.astype(jnp.int32), edge_attr)
+    mlp = MLP([6, 3], rngs=nnx.Rngs(0))
+    for options, error_type, message in (
+        ({"edge_dim": 0}, ValueError, "edge_dim: expected at least 1, got 0"),
+        ({"in_features": 4}, ValueError, "in_features: expected that of nn, 6, got 4"),
+        ({"in_features": 6.5}, TypeError, "in_features: .* got 6.5"),
+        ({"dtype": jnp.int32}, TypeError, "dtype: expected float32, .* got int32"),
+        ({"eps": "a"}, TypeError, "eps: expected a number, got str"),
+    ):
+        with pytest.raises(error_type, match=message):
+            GINEConv(mlp, rngs=nnx.Rngs(0), **options)
     with pytest.raises(ValueError, match=r"x: expected the shape \(36, 4\), got \(36, 6\)"):
         GraphNorm(4)(jnp.ones((36, 6)))
 

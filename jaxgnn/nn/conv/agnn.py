@@ -29,6 +29,9 @@ class AGNNConv(nnx.Module):
         dtype: of the computation; by default that of `x`.
         param_dtype: of the parameter.
 
+    Raises:
+        TypeError: an option that is no boolean, or a dtype that is not floating.
+
     Source: Thekumparampil et al., "Attention-based graph neural network for semi-supervised
     learning" (2018), section 3.2; PyG's `AGNNConv`.
     """
@@ -41,6 +44,11 @@ class AGNNConv(nnx.Module):
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
     ):
+        checks.boolean(requires_grad, "requires_grad")
+        checks.boolean(add_self_loops, "add_self_loops")
+        checks.floating_dtype(param_dtype, "param_dtype")
+        if dtype is not None:
+            checks.floating_dtype(dtype, "dtype")
         self.beta = nnx.Param(jnp.ones(1, param_dtype)) if requires_grad else None
         self.add_self_loops = add_self_loops
         self.dtype = dtype

@@ -58,6 +58,9 @@ class APPNP(nnx.Module):
         strategy: Strategy = "stride",
         rngs: nnx.Rngs | None = None,
     ):
+        checks.boolean(normalize, "normalize")
+        if add_self_loops is not None:
+            checks.boolean(add_self_loops, "add_self_loops")
         if add_self_loops and not normalize:
             raise ValueError("add_self_loops: expected normalize=True with it, got False")
         self.num_steps = count(num_steps, "num_steps", "steps")

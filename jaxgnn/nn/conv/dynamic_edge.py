@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import count
@@ -75,7 +76,7 @@ class DynamicEdgeConv(nnx.Module):
                 f"x: expected the shape (num_points, {self.in_features}) or (clouds, num_points, "
                 f"{self.in_features}), got {x.shape}"
             )
-        x = jnp.asarray(x)
+        x = checks.floating(x, "x")
         padding_node = batch is not None
         graph = knn_graph(x, self.k, batch=batch, padding_node=padding_node, loop=True)
         rows = x.reshape(-1, self.in_features)

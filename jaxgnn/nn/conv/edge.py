@@ -144,9 +144,14 @@ class EdgeConv(nnx.Module):
         assert self.mlp is not None
         if isinstance(graph, GraphSubstitute):
             _inputs.check_inner_module(self.mlp, "EdgeConv")
-        return recomputed(
+        out = recomputed(
             functools.partial(_on_edges, aggr=self.aggr), self.mlp, graph, senders, receivers
         )
+        if out.shape[-1] != self.out_features:
+            raise ValueError(
+                f"mlp: expected one to out_features = {self.out_features}, got {out.shape[-1]}"
+            )
+        return out
 
 
 def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Array, Array]:

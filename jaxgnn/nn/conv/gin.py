@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
@@ -19,6 +22,15 @@ from jaxgnn.nn._linear import aggregate_and_transform
 from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import CBSR
+
+
+def epsilon(eps: Any, train: bool, param_dtype: DTypeLike) -> nnx.Param | float:
+    r"""$\varepsilon$, checked: a parameter or a number."""
+    checks.boolean(train, "train_eps")
+    dtype = checks.floating_dtype(param_dtype, "param_dtype")
+    if not isinstance(eps, jax.Array | np.ndarray) or eps.ndim:
+        eps = checks.number(eps, "eps", -math.inf, math.inf)
+    return nnx.Param(jnp.asarray(eps, dtype)) if train else float(eps)
 
 
 class GINConv(nnx.Module):
@@ -46,7 +58,7 @@ class GINConv(nnx.Module):
         rngs: `sampling` is used, if edges are drawn.
 
     Raises:
-        TypeError: `nn` cannot be called.
+        TypeError: `nn` cannot be called, `eps` is no number, or a dtype is not floating.
 
     Source: Xu et al., "How powerful are graph neural networks?" (ICLR 2019), equation 4.1; PyG's
     `GINConv`.
@@ -72,8 +84,10 @@ class GINConv(nnx.Module):
     ):
         if not callable(nn):
             raise TypeError(f"nn: expected a module or a function, got {type(nn).__name__}")
+        if dtype is not None:
+            checks.floating_dtype(dtype, "dtype")
         self.nn = nn
-        self.eps = nnx.Param(jnp.asarray(eps, param_dtype)) if train_eps else float(eps)
+        self.eps = epsilon(eps, train_eps, param_dtype)
         self.sample = EdgeSample(sample_size, strategy, rngs, sample_rate=sample_rate)
         self.dtype = dtype
         self.transform_first = isinstance(nn, MLP) and nn.features[1] < nn.features[0]

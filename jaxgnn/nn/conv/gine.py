@@ -17,6 +17,8 @@ from jaxgnn.graph import Graph, GraphSubstitute
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear
+from jaxgnn.nn._linear import width as count_features
+from jaxgnn.nn.conv.gin import epsilon
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import gather_edges, segment_reduce
 
@@ -42,8 +44,10 @@ class GINEConv(nnx.Module):
         rngs: `params` is used, with `edge_dim`.
 
     Raises:
-        TypeError: `nn` cannot be called.
-        ValueError: `edge_dim` without `in_features` or `rngs`.
+        TypeError: `nn` cannot be called, `eps` is no number, a width no integer, or a dtype not
+            floating.
+        ValueError: `edge_dim` without `in_features` or `rngs`, a width below 1, or `in_features`
+            that are not those of an `MLP`.
 
     Source: Hu et al., "Strategies for pre-training graph neural networks" (ICLR 2020); PyG's
     `GINEConv`.
@@ -64,16 +68,24 @@ class GINEConv(nnx.Module):
     ):
         if not callable(nn):
             raise TypeError(f"nn: expected a module or a function, got {type(nn).__name__}")
-        if in_features is None and isinstance(nn, MLP):
+        if dtype is not None:
+            checks.floating_dtype(dtype, "dtype")
+        if in_features is not None:
+            in_features = count_features(in_features, "in_features")
+        if isinstance(nn, MLP):
+            if in_features not in (None, nn.features[0]):
+                raise ValueError(
+                    f"in_features: expected that of nn, {nn.features[0]}, got {in_features}"
+                )
             in_features = nn.features[0]
         if edge_dim is not None and (in_features is None or rngs is None):
             raise ValueError("edge_dim: expected in_features (or an MLP) and rngs with it")
         self.nn = nn
-        self.eps = nnx.Param(jnp.asarray(eps, param_dtype)) if train_eps else float(eps)
+        self.eps = epsilon(eps, train_eps, param_dtype)
         self.linear = None
         if edge_dim is not None and in_features is not None and rngs is not None:
             projection = linear(
-                edge_dim,
+                count_features(edge_dim, "edge_dim"),
                 in_features,
                 dtype=dtype,
                 param_dtype=param_dtype,
@@ -114,7 +126,12 @@ class GINEConv(nnx.Module):
         )
         senders = dense(pair[0])
         dtype = senders.dtype if self.dtype is None else jnp.dtype(self.dtype)
-        senders = senders.astype(dtype)
+        senders = checks.floating(senders.astype(dtype), "x")
+        if pair[1] is not None and pair[0].shape[1:] != pair[1].shape[1:]:
+            raise ValueError(
+                f"x[1]: expected the feature axes of x[0], {pair[0].shape[1:]}, "
+                f"got {pair[1].shape[1:]}"
+            )
         width = senders.shape[-1] if self.edge_dim is None else self.edge_dim
         edges = checks.floating(edge_attr, "edge_attr")
         if senders.ndim != 2 or edges.shape != (graph.num_edges, width):

@@ -144,14 +144,16 @@ class PNAConv(nnx.Module):
 
         Raises:
             TypeError: `graph` is no `Graph`, or a dtype is not floating.
-            ValueError: a shape that does not fit, or edge features that are missing or not taken.
+            ValueError: a rectangular graph, a pair, a shape that does not fit, or edge features
+                that are missing or not taken.
         """
-        graph = _inputs.graph_or_substitute(graph)
-        widths = (self.in_features, self.in_features)
-        pair = _inputs.sender_receiver_pair(graph, x, widths, "PNAConv")
-        rows = checks.floating(dense(pair[0]), "x")
-        if not graph.is_square or rows.ndim != 2:
-            raise ValueError(f"x: PNAConv expected the rows of a square graph, got {rows.shape}")
+        graph = _inputs.square_graph(graph, "PNAConv", substitutes=True)
+        if isinstance(x, tuple | list):
+            raise ValueError(f"x: PNAConv expected one array, got {len(x)} entries")
+        rows = dense(_inputs.features(x, "x", graph.num_senders, "node", self.in_features))
+        rows = checks.floating(rows, "x")
+        if rows.ndim != 2:
+            raise ValueError(f"x: expected the shape (nodes, features), got {rows.shape}")
         edges = self._edge_features(graph, edge_attr)
         parts = jnp.split(rows, self.towers, axis=1) if self.divide_input else [rows] * self.towers
         outs = [

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
+from jaxgnn._core import checks
 from jaxgnn.graph import Graph
 from jaxgnn.nn._linear import kaiming_kernel, linear
 from jaxgnn.nn._sampling import EdgeSample, Strategy
@@ -135,6 +136,7 @@ class _DegreeGMMConv(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ):
+        checks.integer(dim, "dim", 1, 16)
         types = {"param_dtype": param_dtype, "rngs": rngs}
         self.linear = linear(2, dim, **types)
         self.conv = GMMConv(
