@@ -106,7 +106,13 @@ def sender_receiver_pair(
         senders = features(x[0], "x[0]", graph.num_senders, "sender", widths[0])
         if x[1] is None:
             return senders, None
-        return senders, features(x[1], "x[1]", graph.num_receivers, "receiver", widths[1])
+        receivers = features(x[1], "x[1]", graph.num_receivers, "receiver", widths[1])
+        if senders.shape[1:-1] != receivers.shape[1:-1]:
+            raise ValueError(
+                "x[1]: expected the axes of x[0] between the nodes and the features, "
+                f"{tuple(senders.shape[1:-1])}, got {tuple(receivers.shape[1:-1])}"
+            )
+        return senders, receivers
     if not graph.is_square or widths[0] != widths[1]:
         reason = "two feature widths" if graph.is_square else "a rectangular graph"
         raise ValueError(

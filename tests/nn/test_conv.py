@@ -369,6 +369,11 @@ def bad_calls():
             ValueError,
             r"x\[1\]: expected the feature axes of x\[0\]",
         ),
+        "axes": (  # as many as nodes: the roots would be broadcast along the wrong axis
+            lambda: sage(graph, (jnp.ones((40, 40, 6)), x)),
+            ValueError,
+            r"x\[1\]: .* between the nodes and the features, \(40,\), got \(\)",
+        ),
         "zero": (lambda: GCNConv(0, 4, rngs=rngs), ValueError, "in_features.*at least 1, got 0"),
         "float": (lambda: SAGEConv(6, 4.0, rngs=rngs), TypeError, "out_features.*4.0"),
         "triple": (lambda: SAGEConv((1, 2, 3), 4, rngs=rngs), ValueError, "in_features"),

@@ -122,7 +122,7 @@ def test_monet_s_coordinates_are_of_the_degrees():
         (
             lambda g, x: make()(g, (jnp.stack([x] * NODES, 1), x), normal(EDGES, 2)),
             ValueError,
-            f"x[1]: expected the axes of x[0] before the features, ({NODES},), got ()",
+            f"between the nodes and the features, ({NODES},), got ()",
         ),
         (
             lambda g, x: MoNet(WIDTH, 5, 4, num_layers=1, dim=0, rngs=nnx.Rngs(0)),

@@ -130,11 +130,6 @@ class EdgeConv(nnx.Module):
         if pair[1] is None:
             raise ValueError("x: EdgeConv expected x[1], got None")
         senders, receivers = dense(pair[0]), dense(pair[1])
-        if senders.shape[1:] != receivers.shape[1:]:
-            raise ValueError(
-                f"x[1]: expected the feature axes of x[0], {senders.shape[1:]}, "
-                f"got {receivers.shape[1:]}"
-            )
         layer = self.linear
         if isinstance(self.mlp, MLP) and len(self.mlp.linears) == 1:
             layer = self.mlp.linears[0]

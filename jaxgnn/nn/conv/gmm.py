@@ -177,11 +177,6 @@ class GMMConv(nnx.Module):
         """
         graph = _inputs.graph_or_substitute(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GMMConv")
-        if receivers is not None and senders.shape[1:-1] != receivers.shape[1:-1]:
-            raise ValueError(
-                f"x[1]: expected the axes of x[0] before the features, {senders.shape[1:-1]}, "
-                f"got {receivers.shape[1:-1]}"
-            )
         senders = dense(senders)
         batch = senders.shape[1:-1]
         sample = self.sample.options(sample_size, sample_rate, strategy, key)
