@@ -106,7 +106,8 @@ class NodeDataset:
         class_names: the names that the source gives its classes, where they are not numbers
             from 0.
         weights: of the edges, float32, in the graph's edge order, where the source has them.
-        edge_features: likewise. `jaxgnn train` uses neither.
+            `jaxgnn train --edge-weights` uses them.
+        edge_features: likewise; `jaxgnn train` does not use them.
         feature_names: the names that the source gives its features.
 
     Raises:

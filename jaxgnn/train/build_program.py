@@ -37,9 +37,14 @@ def build(config: TrainConfig, task: Task) -> tuple[Program, TrainState]:
 
     Raises:
         TypeError: `config` is no `TrainConfig`.
-        ConfigError: an unknown model, or an option that the model does not have.
+        ConfigError: an unknown model, an option that the model does not have, or a task with
+            weights without `--edge-weights`, or without them with it.
     """
     check_config(config)
+    if config.edge_weights != (task.weights is not None):
+        expected, got = ("some", "none") if config.edge_weights else ("none", "some")
+        how = "with" if config.edge_weights else "without"
+        raise ConfigError(f"task: weights: expected {expected} {how} --edge-weights, got {got}")
     program, state = program_of(config, lambda rngs: _node_model(config, task, rngs))
     batches = build_batches(config, task)
     seed = None if batches is None else jnp.uint32(config.seed)

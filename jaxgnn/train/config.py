@@ -240,6 +240,10 @@ class TrainConfig:
     """Of nodes to classify: add the reverse of each edge, as where tables of your own list an edge
     once. Repeated edges are merged."""
 
+    edge_weights: bool = False
+    """Multiply the message of each edge by the weight that the data give it, such as the column
+    weight of edges.csv: of nodes to classify, with gcn, sage and gin, on one device."""
+
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""
 

@@ -34,6 +34,7 @@ def check(config: TrainConfig) -> None:
     _check_links(config)
     _check_devices(config)
     _check_graphs(config)
+    _check_edge_weights(config)
     if config.undirected and config.task != "node":
         raise ConfigError(f"--undirected: expected --task node with it, got --task {config.task}")
 
@@ -227,6 +228,16 @@ def _check_processes(config: TrainConfig) -> None:
         raise ConfigError(f"--processes: expected a positive integer, got {config.processes}")
     if not 0 <= config.process < config.processes:
         raise ConfigError(f"--process: expected 0 to {config.processes - 1}, got {config.process}")
+
+
+def _check_edge_weights(config: TrainConfig) -> None:
+    if not config.edge_weights:
+        return
+    if config.task != "node":
+        raise ConfigError(f"--edge-weights: expected --task node with it, got --task {config.task}")
+    if config.over_devices:
+        got = "--distributed" if config.distributed else f"--devices {printable(config.devices)}"
+        raise ConfigError(f"--edge-weights: expected --devices 1 with it, got {got}")
 
 
 def _check_graphs(config: TrainConfig) -> None:

@@ -94,7 +94,7 @@ def sampled_logits(
         key: of the sample, where edges are drawn.
     """
     model = nnx.merge(program.inference, params, rest, copy=True)
-    return model(task.graph, features_of_all(task), key=key, **options)
+    return model(task.graph, features_of_all(task), task.weights, key=key, **options)
 
 
 def evaluate(
@@ -206,13 +206,13 @@ class _Measurement:
     def _aggregation(self, options: dict[str, Any], key: Any) -> float:
         """The time of one aggregation, as a layer of the model has it."""
 
-        def aggregation(graph, x, key):
+        def aggregation(graph, x, weights, key):
             if not options:
-                return spmm(graph, x, reduce="mean" if self._is_mean else "sum")
+                return spmm(graph, x, weights, reduce="mean" if self._is_mean else "sum")
             normalize = "mean" if self._is_mean else "rescale"
-            return sampled_spmm(graph, x, key=key, normalize=normalize, **options)
+            return sampled_spmm(graph, x, weights, key=key, normalize=normalize, **options)
 
-        operands = (self._run.task.graph, self._x, key)
+        operands = (self._run.task.graph, self._x, self._run.task.weights, key)
         program = jax.jit(aggregation).lower(*operands).compile()
         return self._seconds(lambda: program(*operands))
 

@@ -15,6 +15,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.data.directions import load_undirected
@@ -23,12 +25,14 @@ from jaxgnn.nn import GNN
 from jaxgnn.train.build_program import build, host_batch_size
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import DatasetDescription, by_name, normalizes_features
+from jaxgnn.train.edge_weights import edge_weights_of
 from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import choose_split, load_dataset, prepared, score_or_none
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
@@ -44,7 +48,8 @@ class LoadedRun:
         config: the run's settings.
         dataset: what its data were.
         model: with the parameters that the run selected, in inference mode; call it as
-            `model(graph, features)`.
+            `model(graph, features)`, of a run with `--edge-weights` as
+            `model(graph, features, weights)`.
         progress: the epochs done, and the selected one.
     """
 
@@ -57,11 +62,18 @@ class LoadedRun:
     @functools.cached_property
     def _forward(self) -> Callable[..., Array]:
         definition, state = nnx.split(self.model)
-        forward = jax.jit(lambda state, graph, x: nnx.merge(definition, state)(graph, x))
+
+        @jax.jit
+        def forward(state: Any, graph: Graph, x: Array, weights: Array | None) -> Array:
+            return nnx.merge(definition, state)(graph, x, weights)
+
         return functools.partial(forward, state)
 
     def logits(
-        self, graph: Graph, features: Float[ArrayLike, "nodes features"]
+        self,
+        graph: Graph,
+        features: Float[ArrayLike, "nodes features"],
+        weights: Float[ArrayLike, " num_edges"] | None = None,
     ) -> Float[Array, "nodes classes"]:
         """The model's outputs, compiled once for each shape; of a run with features on the host by
         `layerwise_inference`, so that the device never holds the features of all nodes.
@@ -70,9 +82,12 @@ class LoadedRun:
             graph: any square graph.
             features: those of its nodes, as many as the run's data had, and prepared as those were
                 (`dataset.normalized`).
+            weights: of the edges, in the graph's edge order, of a run with `--edge-weights`, such
+                as `edge_weights(data)` has them.
 
         Raises:
-            DataError: a rectangular graph, or features of another shape.
+            DataError: a rectangular graph, features or weights of another shape, or weights where
+                the run had none.
         """
         graph_argument(graph)
         if not graph.is_square:
@@ -89,16 +104,42 @@ class LoadedRun:
             raise DataError(
                 f"features: expected {expected[1]} a node, as the run's data have, got {shape[1]}"
             )
+        if weights is not None or self.config.edge_weights:
+            weights = self._weights_argument(graph, weights)
         if self.config.features_on == "host" and not self.has_embedding:
             rows = np.asarray(features).astype(jnp.dtype(self.config.dtype), copy=False)
             host = HostFeatures(np.ascontiguousarray(rows))
             size = host_batch_size(self.config, graph.num_nodes)
-            return layerwise_inference(self.model, graph, host, batch_size=size)
+            return layerwise_inference(self.model, graph, host, weights, batch_size=size)
         x = jnp.asarray(features, self.config.dtype)
-        return self._forward(prepared(graph, self.config), x)
+        return self._forward(prepared(graph, self.config), x, weights)
+
+    def _weights_argument(self, graph: Graph, weights: Any) -> Array:
+        if weights is None:
+            raise DataError("weights: expected some of a run with --edge-weights, got none")
+        if not self.config.edge_weights:
+            raise DataError("weights: expected none of a run without --edge-weights, got some")
+        shape = np.shape(weights)
+        if shape != (graph.num_edges,):
+            raise DataError(f"weights: expected the shape [{graph.num_edges}], got {list(shape)}")
+        return jnp.asarray(weights, accumulation_dtype(self.config.dtype))
+
+    def edge_weights(
+        self, data: NodeDataset | PlainGraph
+    ) -> Float[np.ndarray, " num_edges"] | None:
+        """The weights that `logits` and `predict` take for these data; `None` of a run without
+        `--edge-weights`.
+
+        Raises:
+            DataError: the data have none, or some whose degrees a GCN cannot divide by.
+        """
+        return edge_weights_of(self.config, data)
 
     def predict(
-        self, graph: Graph, features: Float[ArrayLike, "nodes features"]
+        self,
+        graph: Graph,
+        features: Float[ArrayLike, "nodes features"],
+        weights: Float[ArrayLike, " num_edges"] | None = None,
     ) -> Float[np.ndarray, "nodes classes"]:
         r"""The probability of each class at each node, on the host.
 
@@ -108,7 +149,8 @@ class LoadedRun:
         Raises:
             DataError: as `logits`.
         """
-        return np.asarray(jax.device_get(_probabilities(self, self.logits(graph, features))))
+        logits = self.logits(graph, features, weights)
+        return np.asarray(jax.device_get(_probabilities(self, logits)))
 
     @property
     def has_embedding(self) -> bool:
@@ -119,7 +161,15 @@ class LoadedRun:
         """The model as `jaxgnn.export.save` takes it.
 
         One over an embedding takes there a graph with further nodes, as padding, whose rows are 0.
+
+        Raises:
+            ConfigError: a run with `--edge-weights`: an exported program takes none.
         """
+        if self.config.edge_weights:
+            raise ConfigError(
+                "--edge-weights: an exported program takes no weights of edges: expected a run "
+                f"without it, got {printable(self.directory)}"
+            )
         return padding_embedding(self.model)
 
     def load_data(self, path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
@@ -129,7 +179,8 @@ class LoadedRun:
 
         Raises:
             DataError: no such data, a graph without features, or other features than the run's, by
-                number or by name; other nodes by name, where the model has a learned row for each.
+                number or by name; other nodes by name, where the model has a learned row for each;
+                of a run with `--edge-weights` as `edge_weights`.
         """
         data = load_undirected(path) if self.config.undirected else load(path)
         if not isinstance(data, NodeDataset | PlainGraph):
@@ -143,6 +194,7 @@ class LoadedRun:
                 f"{self.dataset.name} has, got {features.shape[1]}"
             )
         data = by_name(self.dataset, data, os.fspath(path), learned=self.has_embedding)
+        edge_weights_of(self.config, data, os.fspath(path))
         if self.dataset.normalized and data.features is not None:
             normalize_in_place(data.features)
         return data
@@ -156,7 +208,8 @@ class LoadedRun:
         """
         data = load_dataset(self.config)
         split = choose_split(data, self.config.split)
-        found = {"name": data.name, "fingerprint": fingerprint(data, split)}
+        checksum = fingerprint(data, split, weights=self.config.edge_weights)
+        found = {"name": data.name, "fingerprint": checksum}
         check_data(self.directory, read_config(self.directory, name).get("data"), found, name)
         return data
 
@@ -219,6 +272,7 @@ def _smallest_task(description: DatasetDescription, config: TrainConfig) -> Task
         val=jnp.zeros(nodes, bool),
         num_classes=classes,
         metric=description.metric,
+        weights=jnp.ones(1) if config.edge_weights else None,
     )
 
 
@@ -263,7 +317,8 @@ def evaluate_scores(
         raise DataError(f"{dataset.name}: expected the classes that the run's data have, by name")
     index = run.config.split if split is None else split
     masks = choose_split(dataset, index, training=False)
-    logits = np.asarray(jax.device_get(run.logits(dataset.graph, dataset.features)))
+    weights = run.edge_weights(dataset)
+    logits = np.asarray(jax.device_get(run.logits(dataset.graph, dataset.features, weights)))
     loss = jax.jit(mean_loss)
     rows = []
     for name in ("train", "val", "test"):

@@ -18,8 +18,14 @@ from jaxgnn.train.options import ConfigError, option
 
 _SAMPLING = (GCN, GraphSAGE, SAGEEmbedding, GIN, MoNet)
 
+# Not SAGEEmbedding: `jaxgnn embed`, which takes its matrices, has no weights.
+_WEIGHTED = (GCN, GraphSAGE, GIN)
+
 SAMPLING_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _SAMPLING))
 """The models whose layers aggregate a sample of the edges if asked to."""
+
+WEIGHTED_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _WEIGHTED))
+"""The models that a run trains with weights of the edges."""
 
 EDGE_FEATURE_MODELS = (
     "gin",
@@ -65,6 +71,11 @@ def build_model(
     if config.model not in MODELS and not is_pna:
         raise ConfigError(
             f"--model: expected one of {', '.join(sorted(MODELS))}, got {config.model!r}"
+        )
+    if config.edge_weights and config.model not in WEIGHTED_MODELS:
+        raise ConfigError(
+            "--edge-weights: expected a model that takes weights of the edges "
+            f"({', '.join(WEIGHTED_MODELS)}), got {config.model}"
         )
     model = GNN if is_pna else MODELS[config.model]
     arguments: dict[str, Any] = {

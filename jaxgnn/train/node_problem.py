@@ -23,7 +23,9 @@ from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
 from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.description import DatasetDescription, normalizes_features
+from jaxgnn.train.edge_weights import edge_weights_of
 from jaxgnn.train.loop import Compiled
+from jaxgnn.train.model import WEIGHTED_MODELS
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.own_parts import OwnParts, check_whole
 from jaxgnn.train.records import fingerprint
@@ -65,7 +67,8 @@ class NodeProblem:
     def fingerprint(self) -> str:
         """Of all that a run reads."""
         if self._own is None:
-            return fingerprint(self._dataset, self._split)
+            weights = self._config.edge_weights
+            return fingerprint(self._dataset, self._split, weights=weights)
         masks = self._split.train, self._split.val, self._split.test
         return checksum(*masks, after=self._own.checksum)
 
@@ -87,15 +90,26 @@ class NodeProblem:
         dataset = self._dataset
         train_nodes, val_nodes, test_nodes = self._split.sizes
         why = f" (by features: {self._refusal})" if self._refusal else ""
-        beside = {"weights": dataset.weights, "features": dataset.edge_features}
-        unused = " and ".join(name for name, values in beside.items() if values is not None)
-        why += f"; {unused} of the edges are not used" if unused else ""
+        why += self._of_edges()
         return (
             f"{dataset.name}: {dataset.num_nodes:,} nodes, {self._num_edges:,} edges, "
             f"{self.task.features.shape[1]:,} features, {dataset.num_classes} classes; "
             f"{train_nodes:,} training, {val_nodes:,} validation, {test_nodes:,} test nodes"
             f"{sharded.describe(self.task.graph)}{why}"
         )
+
+    def _of_edges(self) -> str:
+        """Which values of the edges are used."""
+        config, weights = self._config, self._dataset.weights
+        used = self.task.weights is not None
+        beside = {"weights": None if used else weights, "features": self._dataset.edge_features}
+        unused = " and ".join(name for name, values in beside.items() if values is not None)
+        text = "; weights of the edges are used" if used else ""
+        text += f"; {unused} of the edges are not used" if unused else ""
+        could = config.model in WEIGHTED_MODELS and not config.over_devices
+        if weights is not None and not used and could:
+            text += " (weights: --edge-weights)"
+        return text
 
     def build(self) -> tuple[Program, TrainState]:
         """The program, and the state it starts from.
@@ -206,16 +220,26 @@ def make_task(
     """What the configured model is trained on, over the configured devices.
 
     With `training` the graph gets what only the many steps of a run repay.
+
+    Raises:
+        ConfigError: a number of devices that cannot be.
+        DataError: `--edge-weights`, and no weights that the model can take.
     """
     if own is not None:
         task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
         return dataclasses.replace(task, features=own.features)
+    weights = edge_weights_of(config, dataset, training=True)
     graph = prepared(dataset.graph, config)
     if training:
         graph = tiled(graph, config)
     graph = sharded.shard_graph(graph, config, partition)
     return Task.from_dataset(
-        dataset, split, config.dtype, graph=graph, features_on=config.features_on
+        dataset,
+        split,
+        config.dtype,
+        graph=graph,
+        features_on=config.features_on,
+        weights=weights,
     )
 
 
@@ -226,7 +250,8 @@ def prepared(graph: Graph, config: TrainConfig) -> Graph:
         return graph
     graph = graph.with_row_schedule()  # for dense rows
     if config.activation == "maxk" and config.hidden <= MAX_WIDTH:
-        return graph.with_windows(width=config.hidden)
+        weighted = config.edge_weights and graph.num_edges < 1 << 31  # beyond: by rows
+        return graph.with_windows(width=config.hidden, weighted=weighted)
     return graph
 
 

@@ -155,6 +155,8 @@ def plan(
     config = dataclasses.replace(config, **alone).check()
     if config.num_neighbors or config.task != "node":
         raise ConfigError("plan: expected a run on the whole graph of --task node")
+    if config.edge_weights:
+        raise ConfigError("--edge-weights: jaxgnn plan expected none: a run with it has one device")
     given = {each.parts: each for each in partitions}
     folder = None
     if dataset is None:

@@ -112,7 +112,7 @@ def predict(run: LoadedRun | LoadedGraphRun, data: Any) -> Predictions:
     return Predictions(
         ids=np.arange(data.graph.num_nodes) if names is None else names,
         class_names=run.dataset.class_labels(),
-        probabilities=run.predict(data.graph, data.features),
+        probabilities=run.predict(data.graph, data.features, run.edge_weights(data)),
         multilabel=run.dataset.multilabel,
     )
 

@@ -220,14 +220,16 @@ def _named(data: Any) -> str:
     return printable(f"{data['name']} with the checksum {data['fingerprint']}")
 
 
-def fingerprint(dataset: NodeDataset, split: Split) -> str:
-    """A checksum of all that a run reads, so that it is not resumed on other data."""
-    return checksum(*data_arrays(dataset, split))
+def fingerprint(dataset: NodeDataset, split: Split, *, weights: bool = False) -> str:
+    """A checksum of all that a run reads, so that it is not resumed on other data; of the weights
+    of edges where it reads them."""
+    return checksum(*data_arrays(dataset, split, weights=weights))
 
 
-def data_arrays(dataset: NodeDataset, split: Split) -> list[Any]:
+def data_arrays(dataset: NodeDataset, split: Split, *, weights: bool = False) -> list[Any]:
     """All that a run reads."""
-    return [*arrays_before_masks(dataset), split.train, split.val, split.test]
+    read = [*arrays_before_masks(dataset), split.train, split.val, split.test]
+    return [*read, dataset.weights] if weights and dataset.weights is not None else read
 
 
 def write_metrics(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -81,7 +81,8 @@ def restore_run(
     if dataset is None:
         dataset = load_dataset(config)
     split = choose_split(dataset, config.split)
-    data = {"name": dataset.name, "fingerprint": fingerprint(dataset, split)}
+    checksum = fingerprint(dataset, split, weights=config.edge_weights)
+    data = {"name": dataset.name, "fingerprint": checksum}
     check_data(directory, read_config(directory, name).get("data"), data, name)
     task = make_task(config, dataset, split)
     program, state = build(config, task)

@@ -33,6 +33,7 @@ _LATER = (
     "head_k",
     "anneal_stages",
     "undirected",
+    "edge_weights",
 )
 
 # Options that may be raised on resume: the epochs before are the same.

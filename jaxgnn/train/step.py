@@ -122,19 +122,27 @@ class Program(NamedTuple):
             return state, mean_of(sums)
 
         def loss(model):
-            return masked_loss(task, model(task.graph, task.features), task.train)
+            return masked_loss(task, model(task.graph, task.features, task.weights), task.train)
 
         return self._descend(state, loss)
 
-    def step_on(self, state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, ""]]:
-        """One step of gradient descent on the seeds of a batch, and the loss before it."""
+    def step_on(
+        self,
+        state: TrainState,
+        batch: Batch,
+        weights: Float[Array, " num_edges"] | None = None,
+    ) -> tuple[TrainState, Float[Array, ""]]:
+        """One step of gradient descent on the seeds of a batch, and the loss before it; `weights`
+        are those of all edges of the graph."""
 
         labels = batch.labels
+        if weights is not None:
+            weights = batch.blocks.take_edges(weights)
         assert labels is not None
         axis = None if self.batches is None else self.batches.axis_name
 
         def loss(model):
-            own = mean_loss(labels, model(batch.blocks, batch.features), batch.mask)
+            own = mean_loss(labels, model(batch.blocks, batch.features, weights), batch.mask)
             if axis is None:
                 return own
             # A share of the mean over the seeds of all devices, which the sum over them is.
@@ -171,7 +179,7 @@ class Program(NamedTuple):
 
         def step(carry: tuple[TrainState, LossSums], batch: Batch):
             state, (total, seeds) = carry
-            state, loss = self.step_on(state, batch)
+            state, loss = self.step_on(state, batch, task.weights)
             count = batch.mask.sum().astype(total.dtype)
             if axis is not None:
                 count = jax.lax.psum(count, axis)
@@ -232,8 +240,9 @@ class Program(NamedTuple):
         """The model's outputs, without dropout."""
         model = nnx.merge(self.inference, params, rest)
         if self.evaluation is not None:
-            return outputs_by_layer(model, self.evaluation, task.whole_graph, task.features)
-        return model(task.graph, features_of_all(task))
+            graph = task.whole_graph
+            return outputs_by_layer(model, self.evaluation, graph, task.features, task.weights)
+        return model(task.graph, features_of_all(task), task.weights)
 
     def evaluate(self, params: Any, rest: Any, task: Task) -> tuple[Array, dict[str, Array]]:
         """The logits, and losses and accuracies on the training and validation nodes."""

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxgnn import metrics
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data import Metric, NodeDataset, Split
 from jaxgnn.distributed import ShardedGraph
 from jaxgnn.distributed._placement import place
@@ -25,7 +26,7 @@ from jaxgnn.train.options import FeaturesOn
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["graph", "features", "labels", "train", "val"],
+    data_fields=["graph", "features", "labels", "train", "val", "weights"],
     meta_fields=["num_classes", "metric"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Task:
             be empty.
         num_classes: number of outputs.
         metric: the score to select by, such as `"accuracy"`.
+        weights: of the edges, in the graph's edge order, where the model takes them.
     """
 
     graph: Graph | ShardedGraph
@@ -48,6 +50,7 @@ class Task:
     val: Bool[Array, " nodes"]
     num_classes: int
     metric: Metric
+    weights: Float[Array, " num_edges"] | None = None
 
     @property
     def whole_graph(self) -> Graph:
@@ -64,11 +67,13 @@ class Task:
         *,
         graph: Graph | ShardedGraph | None = None,
         features_on: FeaturesOn = "device",
+        weights: Float[np.ndarray, " num_edges"] | None = None,
     ) -> Task:
         """Moves a dataset to the default device, its features in `dtype`; or all but these.
 
         `graph` takes the place of the dataset's: the same with windows or an order of its rows, or
-        over several devices.
+        over several devices. `weights` are those of its edges, on one device, and are kept in the
+        type of the sums.
         """
         put = _placement(graph)
         features: Array | HostFeatures
@@ -86,6 +91,7 @@ class Task:
             val=put(split.val),
             num_classes=dataset.num_classes,
             metric=dataset.metric,
+            weights=None if weights is None else jnp.asarray(weights, accumulation_dtype(dtype)),
         )
 
 

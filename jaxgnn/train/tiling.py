@@ -43,8 +43,10 @@ def tiled(graph: Graph, config: TrainConfig) -> Graph:
 
 
 def serves(config: TrainConfig) -> bool:
-    """Whether a run's layers are sums or means of all edges, of dense rows, on one device; or
-    attention by cosines that takes tiles."""
+    """Whether a run's layers are sums or means of all edges, of dense rows and without weights, on
+    one device; or attention by cosines that takes tiles."""
+    if config.edge_weights:  # weighted sums gain a few percent, in float32 alone
+        return False
     if config.activation == "maxk" or config.over_devices or config.num_neighbors or config.samples:
         return False
     if config.model == _ATTENTION:

@@ -165,4 +165,4 @@ def test_weights_that_a_run_does_not_use(tmp_path):
 
     config = TrainConfig(dataset=str(write(tmp_path)), hidden=4).check()
     described = make_problem(config, None, Recovery()).describe()
-    assert "weights and features of the edges are not used" in described
+    assert "weights and features of the edges are not used (weights: --edge-weights)" in described

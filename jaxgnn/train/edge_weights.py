@@ -1,0 +1,65 @@
+"""`--edge-weights`: the weights that the data give their edges, for the models that take some."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxgnn._core.text import printable
+from jaxgnn.data import DataError, NodeDataset, PlainGraph
+from jaxgnn.train.config import TrainConfig
+
+
+def edge_weights_of(
+    config: TrainConfig,
+    data: NodeDataset | PlainGraph,
+    where: str | None = None,
+    *,
+    training: bool = False,
+) -> Float[np.ndarray, " num_edges"] | None:
+    """The weights that the configured model takes, in the graph's edge order; `None` without
+    `--edge-weights`.
+
+    Args:
+        config: the options.
+        data: the graph, and its weights.
+        where: what messages name; by default the data.
+        training: the weights are to be trained with, not to be predicted with alone.
+
+    Raises:
+        DataError: the data have none, or some whose degrees GCN cannot divide by.
+    """
+    if not config.edge_weights:
+        return None
+    where = printable(data.name if where is None else where)
+    if data.weights is None:
+        raise DataError(f"{where}: expected weights of the edges for --edge-weights, got none")
+    if config.model == "gcn" and (data.weights < 0).any():
+        _check_degrees(data, data.weights, where)
+        if training and config.num_neighbors:
+            edge = int(data.weights.argmin())
+            raise DataError(
+                f"{where}: weights: expected none below 0 for gcn with --num-neighbors, since "
+                f"any part of a node's edges may be its degree, got {data.weights[edge]}"
+            )
+    return data.weights
+
+
+def _check_degrees(
+    data: NodeDataset | PlainGraph, weights: Float[np.ndarray, " num_edges"], where: str
+) -> None:
+    """Refuses negative degrees, whose inverse roots are NaN: `GCNConv` says what degrees are."""
+    graph = data.graph
+    senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
+    is_loop = senders == receivers
+    loops = np.ones(graph.num_receivers)
+    loops[receivers[is_loop]] = weights[is_loop]  # of several the last one
+    others = ~is_loop
+    degrees = loops + np.bincount(receivers[others], weights[others], graph.num_receivers)
+    node = int(degrees.argmin())
+    if degrees[node] < 0:
+        name = node if data.node_names is None else printable(data.node_names[node])
+        raise DataError(
+            f"{where}: weights: expected degrees from 0 for gcn, the weights of a node's incoming "
+            f"edges and of its self-loop (1 if it has none), got {degrees[node]:.6g} at node {name}"
+        )
