@@ -39,6 +39,7 @@ def add_engines(table: Table, graph: Graph, config: TrainConfig) -> None:
     moved = config.k if config.anneal_stages else config.anneal_from or config.k
     operations: dict[str, choice.Operation] = {"maxk_spmm": "spgemm", "its gradient": "sspmm"}
     case = choice.of_graph(graph, config.hidden, moved, config.dtype)
+    case = case._replace(weighted=config.edge_weights)
     for name, operation in operations.items():
         seconds = choice.estimate(case, operation)
         text = ", ".join(f"{engine} {duration(value)}" for engine, value in seconds.items())

@@ -73,8 +73,8 @@ def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[
     Args:
         graph: with tiles. The backward pass is that of a directed one; else it is the same.
         seconds: that `with_tiles` took.
-        config: as for `add_tiles`. Without a model, and of gcn, which takes weights of edges, also
-            with weights.
+        config: as for `add_tiles`. Without a model, of gcn, which takes weights of edges, and with
+            `--edge-weights` also with weights.
     """
     from jaxgnn import tiles
     from jaxgnn.train import tiling
@@ -84,7 +84,7 @@ def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[
         name = f"attention by cosines, forward, {config.hidden} {config.dtype}, H100 (estimate)"
         return [(name, _engines(tiling.estimate(graph.tiles, config), seconds))]
     operations: list[tiles.Operation] = ["spmm"]
-    if config is None or config.model == "gcn":
+    if config is None or config.model == "gcn" or config.edge_weights:
         operations.append("weighted_spmm")
     width = _WIDTH if config is None else config.hidden
     lines = []
