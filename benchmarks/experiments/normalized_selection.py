@@ -110,8 +110,8 @@ def main() -> None:
         records.append({"what": name, "forward_ms": ms[0], "both_ms": ms[1]})
     Console(width=100).print(table)
     if options.json is not None:
-        shape = {key: getattr(options, key) for key in ("rows", "width", "k", "dtype")}
-        write_records(options.json, records, **shape)
+        shape = [options.rows, options.width]
+        write_records(options.json, records, shape=shape, k=options.k, dtype=options.dtype)
 
 
 if __name__ == "__main__":
