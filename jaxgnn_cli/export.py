@@ -24,9 +24,10 @@ class ExportOptions:
     """Write a trained model as a compiled program for graphs of one size.
 
     jaxgnn.export.load(DIRECTORY)(graph, x) calls it, without training code, and pads smaller
-    graphs. Without --graph, --nodes and --edges the size is that of the run's own graph. Of a run
-    of --task link it is encoder and decoder, for jaxgnn.export.load_links; of --task graph it takes
-    unions of graphs, by default of the size of the run's batches, for jaxgnn.export.load_graphs.
+    graphs; of a run with --edge-weights it is called with (graph, x, weights). Without --graph,
+    --nodes and --edges the size is that of the run's own graph. Of a run of --task link it is
+    encoder and decoder, for jaxgnn.export.load_links; of --task graph it takes unions of graphs, by
+    default of the size of the run's batches, for jaxgnn.export.load_graphs.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
@@ -89,11 +90,7 @@ def export(arguments: list[str]) -> None:
             nodes, edges = _size(options, run)
             if run.has_embedding:
                 nodes = _with_padding(options, run.dataset.num_nodes)
-            own = (
-                {"decoder": run.model.decoder}
-                if links
-                else {"multilabel": run.dataset.multilabel, "class_names": run.dataset.class_names}
-            )
+            own = {"decoder": run.model.decoder} if links else _of_nodes(run)
         written = jaxgnn.export.save(
             run.exportable(),
             Path(options.output),
@@ -120,6 +117,16 @@ def export(arguments: list[str]) -> None:
     )
     if getattr(run.dataset, "normalized", False):
         print_line(console, "the model expects each row of features divided by its sum")
+    if written.edge_weights:
+        print_line(console, "the model takes the weights of the edges: model(graph, x, weights)")
+
+
+def _of_nodes(run: Any) -> dict[str, Any]:
+    return {
+        "multilabel": run.dataset.multilabel,
+        "class_names": run.dataset.class_names,
+        "edge_weights": run.config.edge_weights,
+    }
 
 
 def _check(options: ExportOptions) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from jax import export
 
 from jaxgnn._core import platform
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data.archive import open_npz
 from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
 from jaxgnn.export import _flat, _unions
@@ -186,6 +187,9 @@ def _check_types(
     if manifest.num_edge_features:
         shapes.append((manifest.num_edges, manifest.num_edge_features))
     features = [jax.ShapeDtypeStruct(shape, manifest.dtype) for shape in shapes]
+    if manifest.edge_weights:
+        dtype = accumulation_dtype(manifest.dtype)
+        features.append(jax.ShapeDtypeStruct((manifest.num_edges,), dtype))
     arguments: Any = ((weights, [0] * len(names), *features), {})
     if jax.tree.structure(arguments) != program.in_tree:
         raise DataError("the program's arguments are not the weights and the arrays of a graph")

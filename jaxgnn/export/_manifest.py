@@ -39,6 +39,7 @@ class Manifest:
         num_features, num_classes: widths of its input and output. No features: it has an embedding
             of the nodes, of which there are `num_nodes` - 1, or of unions it reads the degrees.
         num_edge_features: width of the edges' features that it reads.
+        edge_weights: whether it reads a weight of each edge, in the type of the sums.
         dtype: of its features.
         multilabel: whether a node may have several labels.
         class_names: names of the classes, or `None`.
@@ -58,6 +59,7 @@ class Manifest:
     num_graphs: int
     num_features: int
     num_edge_features: int
+    edge_weights: bool
     num_classes: int
     dtype: str
     multilabel: bool
@@ -114,14 +116,17 @@ def _checked(value: Any) -> Manifest:
     found = value.get("format")
     if type(found) is not int or found != FORMAT:
         raise DataError(f"expected format {FORMAT}, got {quote(found)}: export the run again")
+    value.setdefault("edge_weights", False)  # earlier versions wrote no such key
     names = [field.name for field in dataclasses.fields(Manifest)]
     if value.keys() != set(names):
         raise DataError(f"expected the keys {', '.join(names)}")
     for name in ("jaxgnn", "jax"):
         _expect(type(value[name]) is str, name, "a version", value[name])
-    for name in ("portable", "multilabel", "links"):
+    for name in ("portable", "multilabel", "links", "edge_weights"):
         _expect(type(value[name]) is bool, name, "true or false", value[name])
     _expect(not (value["links"] and value["num_graphs"]), "links", "false of graphs", True)
+    if value["links"] or value["num_graphs"]:
+        _expect(not value["edge_weights"], "edge_weights", "false of links and of graphs", True)
     may_be_0 = {"num_edges", "num_graphs", "num_edge_features"}
     if value["links"] or value["num_graphs"]:
         may_be_0.add("num_features")

@@ -13,6 +13,7 @@ from jax import export
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data.checks import check_ends
 from jaxgnn.data.limits import DataError, quote
 from jaxgnn.export import _unions
@@ -42,7 +43,10 @@ class ExportedModel(_Exported[Graph]):
     """
 
     def __call__(
-        self, graph: Graph, x: Float[ArrayLike, "nodes features"]
+        self,
+        graph: Graph,
+        x: Float[ArrayLike, "nodes features"],
+        weights: Float[ArrayLike, " num_edges"] | None = None,
     ) -> Float[Array, "nodes classes"]:
         """The model's outputs at the nodes of a graph.
 
@@ -52,9 +56,12 @@ class ExportedModel(_Exported[Graph]):
         Args:
             graph: a square graph of at most the exported size.
             x: the features of its nodes.
+            weights: of its edges, in the graph's edge order; None where the model reads none
+                (`manifest.edge_weights` is false).
 
         Raises:
-            DataError: a graph that is too large or rectangular, or features of another shape.
+            DataError: a graph that is too large or rectangular, or features or weights of another
+                shape.
             TypeError: a graph that is traced.
         """
         graph_argument(graph)
@@ -70,6 +77,7 @@ class ExportedModel(_Exported[Graph]):
                 f"x: expected the shape [{graph.num_receivers}, {expected.num_features}], got "
                 f"{list(shape)}"
             )
+        of_edges = self._edge_weights(graph, weights)
         arrays = self._flat.get(graph)
         if arrays is None:
             whole = padded(graph, expected.num_nodes, expected.num_edges)
@@ -79,14 +87,31 @@ class ExportedModel(_Exported[Graph]):
         missing = expected.num_nodes - graph.num_receivers
         if missing:
             features = jnp.pad(features, ((0, missing), (0, 0)))
-        out = self._call(self._weights, arrays, features)
+        out = self._call(self._weights, arrays, features, *of_edges)
         return out[: graph.num_receivers] if missing else out
+
+    def _edge_weights(self, graph: Graph, weights: ArrayLike | None) -> list[Array]:
+        """The program's argument of that kind, if it has one."""
+        expected = self.manifest
+        if not expected.edge_weights:
+            if weights is not None:
+                raise DataError("weights: expected None, the model reads none, got an array")
+            return []
+        if weights is None:
+            raise DataError("weights: expected a weight of each edge, got None")
+        shape = np.shape(weights)
+        if shape != (graph.num_edges,):
+            raise DataError(f"weights: expected the shape [{graph.num_edges}], got {list(shape)}")
+        values = jnp.asarray(weights, accumulation_dtype(expected.dtype))
+        # Padding edges come last, as their receivers do.
+        return [jnp.pad(values, (0, max(expected.num_edges - graph.num_edges, 0)))]
 
     def __repr__(self) -> str:
         m = self.manifest
         return (
             f"ExportedModel(num_nodes={m.num_nodes}, num_edges={m.num_edges}, "
-            f"num_features={m.num_features}, num_classes={m.num_classes}, portable={m.portable})"
+            f"num_features={m.num_features}, num_classes={m.num_classes}, portable={m.portable}, "
+            f"edge_weights={m.edge_weights})"
         )
 
 

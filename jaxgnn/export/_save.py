@@ -16,6 +16,7 @@ from jax import export
 
 from jaxgnn import config
 from jaxgnn._core import checks, ffi
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import serves
 from jaxgnn.data.limits import DataError, display_path
 from jaxgnn.export import _flat, _unions
@@ -46,6 +47,7 @@ def save(
     num_features: int,
     num_graphs: int | None = None,
     num_edge_features: int = 0,
+    edge_weights: bool = False,
     dtype: str = "float32",
     platforms: Sequence[str] = ("cpu",),
     portable: bool = False,
@@ -59,7 +61,8 @@ def save(
     node fewer, for the padding edges to run between padding nodes.
 
     Args:
-        model: called as `model(graph, features)`, or with `num_graphs` as `model(batch, features)`
+        model: called as `model(graph, features)`, with `edge_weights` as
+            `model(graph, features, weights)`, or with `num_graphs` as `model(batch, features)`
             or `model(batch, features, edge_features)`; in inference mode.
         directory: where to write; made if it is not there, refused if it is not empty.
         num_nodes, num_edges: of the graphs that it takes.
@@ -69,6 +72,8 @@ def save(
         num_graphs: makes it a model of many graphs: the most graphs of a union, to which the
             program adds one of padding. `load_graphs` reads what is written.
         num_edge_features: of an edge, with `num_graphs`; 0: the model takes none.
+        edge_weights: the program takes a weight of each edge, without `num_graphs` and `decoder`:
+            in float32, where `dtype` is float64 in float64. Edges of padding get 0.
         dtype: of the features.
         platforms: some of `"cpu"` and `"cuda"`.
         portable: take the JAX reference of every operation: the program then needs JAX alone, and
@@ -89,6 +94,7 @@ def save(
     fewest = int(decoder is None and num_graphs is None)
     _check(num_nodes, num_edges, num_features, dtype, platforms, fewest)
     _check_graphs(num_graphs, num_edge_features, decoder)
+    _check_edge_weights(edge_weights, num_graphs, decoder)
     _check_vacant(directory)
     from flax import nnx  # `load` does without
 
@@ -106,6 +112,8 @@ def save(
     if num_edge_features:
         shape = num_edges, num_edge_features
         features.append(jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))
+    if edge_weights:
+        features.append(jax.ShapeDtypeStruct((num_edges,), accumulation_dtype(dtype)))
     targets = {name for platform in PLATFORMS for name in _targets(platform)}
     checks = [export.DisabledSafetyCheck.custom_call(name) for name in sorted(targets)]
     with config.use(impl="jax" if portable else config.impl):
@@ -125,6 +133,7 @@ def save(
         num_graphs=num_graphs or 0,
         num_features=num_features,
         num_edge_features=num_edge_features,
+        edge_weights=edge_weights,
         num_classes=made.out_avals[0].shape[-1],
         dtype=dtype,
         multilabel=multilabel,
@@ -243,6 +252,14 @@ def _check_graphs(num_graphs: int | None, num_edge_features: int, decoder: Any) 
             raise DataError(f"{name}: expected an integer from {least} to 2**31 - 2, got {value}")
     if decoder is not None:
         raise DataError(f"decoder: expected none with num_graphs, got {type(decoder).__name__}")
+
+
+def _check_edge_weights(edge_weights: bool, num_graphs: int | None, decoder: Any) -> None:
+    if type(edge_weights) is not bool:
+        raise DataError(f"edge_weights: expected True or False, got {edge_weights!r}")
+    if edge_weights and (num_graphs is not None or decoder is not None):
+        other = "decoder" if num_graphs is None else "num_graphs"
+        raise DataError(f"edge_weights: expected False with {other}, got True")
 
 
 def _check_vacant(directory: Path) -> None:

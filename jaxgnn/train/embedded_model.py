@@ -52,10 +52,10 @@ class _Padded(nnx.Module):
     def __init__(self, model: EmbeddedModel):
         self.model = model
 
-    def __call__(self, graph: Any, x: Any) -> Array:
+    def __call__(self, graph: Any, x: Any, weights: Any = None) -> Array:
         rows = self.model.embedding()
         missing = graph.num_receivers - rows.shape[0]
-        return self.model.encoder(graph, jnp.pad(rows, ((0, missing), (0, 0))))
+        return self.model.encoder(graph, jnp.pad(rows, ((0, missing), (0, 0))), weights)
 
 
 def padding_embedding(model: nnx.Module) -> nnx.Module:

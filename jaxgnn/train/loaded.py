@@ -16,7 +16,6 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.data.directions import load_undirected
@@ -32,7 +31,6 @@ from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import choose_split, load_dataset, prepared, score_or_none
-from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
@@ -158,18 +156,11 @@ class LoadedRun:
         return self.config.features == "embedding"
 
     def exportable(self) -> nnx.Module:
-        """The model as `jaxgnn.export.save` takes it.
+        """The model as `jaxgnn.export.save` takes it, of a run with `--edge-weights` with
+        `edge_weights=True`.
 
         One over an embedding takes there a graph with further nodes, as padding, whose rows are 0.
-
-        Raises:
-            ConfigError: a run with `--edge-weights`: an exported program takes none.
         """
-        if self.config.edge_weights:
-            raise ConfigError(
-                "--edge-weights: an exported program takes no weights of edges: expected a run "
-                f"without it, got {printable(self.directory)}"
-            )
         return padding_embedding(self.model)
 
     def load_data(self, path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:

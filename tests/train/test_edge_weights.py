@@ -11,6 +11,8 @@ import optax
 import pytest
 from flax import nnx
 
+from jaxgnn import export
+from jaxgnn._core.platform import of_device
 from jaxgnn.data import DataError, NodeDataset, PlainGraph, load, load_nodes
 from jaxgnn.graph import Graph
 from jaxgnn.train import (
@@ -193,6 +195,46 @@ def test_a_run_is_scored_predicted_and_continued(tables, tmp_path, capsys):
         restore_run(directory, dataset=dataclasses.replace(data, weights=None))
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "options",
+    [{"model": "gcn"}, {"model": "sage", "dtype": "bfloat16"}, {"features": "embedding"}],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_exported_models_take_the_weights(tables, tmp_path, capsys, options):
+    """On the run's graph and on another one, which is padded; with kernels and without."""
+    pytest.importorskip("flatbuffers")
+    directory = str(tmp_path / "run")
+    run(dataclasses.replace(SMALL, dataset=tables, epochs=1, run_directory=directory, **options))
+    loaded, data = load_run(directory), load_nodes(tables)
+    nodes = NODES if loaded.has_embedding else NODES - 4
+    kept = np.flatnonzero(np.maximum(SENDERS, RECEIVERS) < nodes)[:50]
+    other, weights = Graph.from_edges(
+        SENDERS[kept], RECEIVERS[kept], num_nodes=nodes, edge_data=np.float32(WEIGHTS[kept])
+    )
+    given = [(data.graph, data.features, data.weights), (other, data.features[:nodes], weights)]
+    limit = 1e-2 if "dtype" in options else 1e-5
+    larger = ["--nodes", str(NODES), "--edges", "120", "--portable"]
+    for name, more in (("kernels", ["--platforms", of_device()]), ("portable", larger)):
+        assert main(["export", directory, "--output", str(tmp_path / name), *more]) == 0
+        assert "takes the weights of the edges: model(graph, x, w" in capsys.readouterr().out
+        exported = export.load(tmp_path / name)
+        assert exported.manifest.edge_weights
+        for arguments in given:
+            found = jax.nn.softmax(jnp.float32(exported(*arguments)))
+            np.testing.assert_allclose(found, loaded.predict(*arguments), atol=limit)
+    graph, x, weights = given[0]
+    found = exported(graph, x, weights) - exported(graph, x, np.ones(96))
+    assert np.abs(np.float32(found)).max() > limit
+    for wrong, message in (
+        (None, "weights: expected a weight of each edge, got None"),
+        (weights[1:], r"weights: expected the shape \[96\], got \[95\]"),
+        (weights[:, None], r"weights: expected the shape \[96\], got \[96, 1\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            exported(graph, x, wrong)
+
+
 def test_mini_batches_take_the_weights_of_their_edges(tables, tmp_path):
     """One batch with all neighbors is a step on the whole graph; evaluated by layers, too."""
     whole = dataclasses.replace(SMALL, dataset=tables, model="sage")
@@ -345,8 +387,6 @@ def test_errors_of_data_without_weights(tables, tmp_path, capsys):
     output = ["--output", str(tmp_path / "p.csv")]
     assert main(["predict", directory, without, *output]) == 2
     assert expected in capsys.readouterr().err
-    assert main(["export", directory, "--output", str(tmp_path / "export")]) == 2
-    assert "--edge-weights: an exported program takes no weights" in capsys.readouterr().err
     data = load_nodes(tables)
     loaded = load_run(directory)
     for weights, message in (

@@ -114,11 +114,19 @@ def test_what_does_not_fit(written):
     ):
         with pytest.raises(DataError, match=message):
             loaded(graph, features)
+    with pytest.raises(DataError, match="weights: expected None, the model reads none"):
+        loaded(graph, x, np.ones(EDGES))
     with pytest.raises(TypeError, match=r"graph: expected a jaxgnn\.Graph, got NoneType"):
         loaded(None, x)
     for options, error, message in (
         ({"platforms": "cpu"}, DataError, r"platforms: expected a sequence .*, got 'cpu'"),
         ({"dtype": "int32"}, TypeError, "dtype: expected float32, .*, got int32"),
+        ({"edge_weights": 1}, DataError, "edge_weights: expected True or False, got 1"),
+        (
+            {"edge_weights": True, "num_graphs": 2},
+            DataError,
+            "edge_weights: expected False with num_graphs, got True",
+        ),
     ):
         with pytest.raises(error, match=message):
             export.save(a_model(model="sage"), written.parent / "other", **(COUNTS | options))
@@ -176,6 +184,9 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ({"num_graphs": 3}, "a model of graphs, for jaxgnn.export.load_graphs"),
         ({"num_graphs": 3, "links": True}, "links: expected false of graphs, got True"),
         ({"num_edge_features": 2}, "arguments are not the weights and the arrays of a graph"),
+        ({"edge_weights": True}, "arguments are not the weights and the arrays of a graph"),
+        ({"edge_weights": 1}, "edge_weights: expected true or false, got 1"),
+        ({"edge_weights": True, "num_graphs": 3}, "edge_weights: expected false of links and of"),
         ({"more": 1}, "expected the keys format, jaxgnn"),
         (
             {"kernels": {PLATFORM: []}},
@@ -183,6 +194,11 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ),
     ):
         assert expected in message(edited(written, next(copies), **changes))
+    directory = edited(written, next(copies))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    del manifest["edge_weights"]  # as earlier versions wrote it
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    assert not export.load(directory).manifest.edge_weights
     for text in ("", "[]", "[" * 100_000, "{", "\0"):
         directory = edited(written, next(copies))
         (directory / "manifest.json").write_text(text)
