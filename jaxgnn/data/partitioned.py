@@ -31,7 +31,7 @@ def partition_arrays(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
     """What `Partition.save` is given of a dataset, so that `read_partition` reads it back.
 
-    Edge data is left out: `jaxgnn train` uses none over several devices.
+    Edge data is left out: `jaxgnn train` uses none of a folder of parts.
 
     Returns:
         Nodes' arrays by name, and the rest as JSON; `None` for a graph without labels.

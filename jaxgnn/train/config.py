@@ -242,7 +242,7 @@ class TrainConfig:
 
     edge_weights: bool = False
     """Multiply the message of each edge by the weight that the data give it, such as the column
-    weight of edges.csv: of nodes to classify, with gcn, sage and gin, on one device."""
+    weight of edges.csv: of nodes to classify, with gcn, sage and gin."""
 
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 0.01
     """Learning rate of Adam."""

@@ -106,7 +106,7 @@ class NodeProblem:
         unused = " and ".join(name for name, values in beside.items() if values is not None)
         text = "; weights of the edges are used" if used else ""
         text += f"; {unused} of the edges are not used" if unused else ""
-        could = config.model in WEIGHTED_MODELS and not config.over_devices
+        could = config.model in WEIGHTED_MODELS and not config.distributed
         if weights is not None and not used and could:
             text += " (weights: --edge-weights)"
         return text
@@ -172,13 +172,14 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
 
     Raises:
         TypeError: `config` is no `TrainConfig`.
-        ConfigError: edges are to join both ways, and the data are a folder of parts.
+        ConfigError: edges are to join both ways or to have weights, and the data are a folder of
+            parts.
         DataError: they cannot be read.
     """
     check_config(config)
+    check_whole(config)
     if not config.undirected:
         return _with_features(config, load_nodes(config.dataset))
-    check_whole(config)
     return _with_features(config, of_nodes(config.dataset, load_undirected(config.dataset)))
 
 

@@ -32,12 +32,15 @@ class OwnParts(NamedTuple):
 
 
 def check_whole(config: TrainConfig) -> None:
-    """Refuses edges that are to join both ways where the data are in parts, each with its own."""
-    if config.undirected and is_partition(config.dataset):
-        raise ConfigError(
-            "--undirected: expected a dataset that is not in parts, got "
-            f"{printable(config.dataset)}; give it to jaxgnn partition"
-        )
+    """Refuses edges that are to join both ways, or their weights, where the data are in parts: each
+    has its own edges, without weights."""
+    if not (config.undirected or config.edge_weights) or not is_partition(config.dataset):
+        return
+    name = "--undirected" if config.undirected else "--edge-weights"
+    hint = "; give it to jaxgnn partition" if config.undirected else ", which have no weights"
+    raise ConfigError(
+        f"{name}: expected a dataset that is not in parts, got {printable(config.dataset)}{hint}"
+    )
 
 
 def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:

@@ -156,7 +156,7 @@ def plan(
     if config.num_neighbors or config.task != "node":
         raise ConfigError("plan: expected a run on the whole graph of --task node")
     if config.edge_weights:
-        raise ConfigError("--edge-weights: jaxgnn plan expected none: a run with it has one device")
+        raise ConfigError("--edge-weights: jaxgnn plan expected none: it times sums without")
     given = {each.parts: each for each in partitions}
     folder = None
     if dataset is None:

@@ -35,7 +35,8 @@ class Task:
 
     Attributes:
         graph, features, labels: the dataset's, on the device; features may be in host memory. Of
-            a sharded graph nodes' data is as `ShardedGraph.scatter` returns it.
+            a sharded graph nodes' data is as `ShardedGraph.scatter` returns it, and edges' as
+            `scatter_edges`.
         train, val: masks of the nodes to learn from and to select on, false for padding; `val` may
             be empty.
         num_classes: number of outputs.
@@ -72,8 +73,8 @@ class Task:
         """Moves a dataset to the default device, its features in `dtype`; or all but these.
 
         `graph` takes the place of the dataset's: the same with windows or an order of its rows, or
-        over several devices. `weights` are those of its edges, on one device, and are kept in the
-        type of the sums.
+        over several devices. `weights` are those of its edges, in its edge order, and are kept in
+        the type of the sums.
         """
         put = _placement(graph)
         features: Array | HostFeatures
@@ -83,6 +84,8 @@ class Task:
         else:
             rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
             features = put(rows)
+        if weights is not None:
+            weights = np.asarray(weights).astype(accumulation_dtype(dtype), copy=False)
         return cls(
             graph=dataset.graph if graph is None else graph,
             features=features,
@@ -91,7 +94,7 @@ class Task:
             val=put(split.val),
             num_classes=dataset.num_classes,
             metric=dataset.metric,
-            weights=None if weights is None else jnp.asarray(weights, accumulation_dtype(dtype)),
+            weights=None if weights is None else _edge_placement(graph)(weights),
         )
 
 
@@ -103,6 +106,13 @@ def _placement(graph: Any) -> Callable[[Any], Array]:
     if sharding is None or sharding.num_devices == 1:
         return jnp.asarray
     return functools.partial(place, sharding=sharding)
+
+
+def _edge_placement(graph: Any) -> Callable[[Any], Array]:
+    """The same of edges' data, in the graph's edge order."""
+    if isinstance(graph, ShardedGraph):
+        return functools.partial(graph.scatter_edges, in_graph_order=True)
+    return _placement(graph)
 
 
 class Labelled(Protocol):

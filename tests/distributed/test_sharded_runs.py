@@ -6,18 +6,20 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxgnn import distributed
 from jaxgnn._core.checksum import checksum
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import DataError, load, partition_arrays
 from jaxgnn.data.partitioned import partition_nodes
+from jaxgnn.graph import Graph
 from jaxgnn.train import ConfigError, Recovery, TrainConfig, load_run, run
 from jaxgnn.train.problem import make_problem
 from jaxgnn.train.records import fingerprint
 from jaxgnn.train.sharded import devices_of_a_part
 from tests.support.processes import run_python
-from tests.support.training import toy
+from tests.support.training import NODES, toy
 
 pytestmark = [
     pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),
@@ -75,6 +77,47 @@ def test_two_devices_then_one_end_as_one(folder, tmp_path):
     assert confusion == pytest.approx(round(confusion))
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "gcn", "shard": "rows"},
+        {"model": "gcn", "shard": "features"},
+        {"model": "sage", "shard": "features", "dtype": "bfloat16"},
+        {"model": "gin", "shard": "rows"},
+        {"model": "sage", "shard": "rows", "activation": "maxk", "k": 3},
+        {"model": "gcn", "num_neighbors": "4,3", "batch_size": 7},
+        {"model": "sage", "num_neighbors": "4,3", "batch_size": 7, "evaluation_batch_size": 9},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_weights_of_edges_are_those_of_one_device(tmp_path, options):
+    """Of repeated edges and self-loops, too, and continued on one device."""
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, NODES, (2, 300))
+    senders[:20] = receivers[:20] = np.arange(20) % 15
+    graph, weights = Graph.from_edges(
+        senders, receivers, num_nodes=NODES, edge_data=rng.exponential(size=300).astype(np.float32)
+    )
+    dataset = dataclasses.replace(toy(), graph=graph, weights=np.asarray(weights))
+    config = TrainConfig(
+        hidden=8, epochs=2, patience=0, dropout=0.0, edge_weights=True, features="raw", **options
+    )
+    alone = dataclasses.replace(config, epochs=3, shard="auto", run_directory=str(tmp_path / "one"))
+    run(alone, dataset=dataset)
+    two = str(tmp_path / "two")
+    found = run(dataclasses.replace(config, devices="2", run_directory=two), dataset=dataset)
+    assert (found["devices"], found["shard"]) == (2, options.get("shard", "seeds"))
+    run(dataclasses.replace(alone, resume=two, run_directory=two), dataset=dataset)
+    limit = 2e-2 if "dtype" in options else 1e-5
+    np.testing.assert_allclose(losses(two), losses(alone.run_directory), rtol=limit)
+    expected, got = (
+        nnx.state(load_run(path).model, nnx.Param) for path in (alone.run_directory, two)
+    )
+    for want, have in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(have, want, rtol=10 * limit, atol=limit)
+
+
 def test_what_is_refused(folder, tmp_path):
     dataset, parts = folder
     config = TrainConfig(str(parts), hidden=8, epochs=1, run_directory=str(tmp_path / "run"))
@@ -91,6 +134,9 @@ def test_what_is_refused(folder, tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             run(dataclasses.replace(config, **options))
+    for options in ({}, {"devices": "2"}):
+        with pytest.raises(ConfigError, match=r"--edge-weights: .*parts, which have no weights$"):
+            run(dataclasses.replace(config, edge_weights=True, **options))
     unequal = dataclasses.replace(config, devices="2", model="agnn", shard="features")
     samples = dataclasses.replace(config, devices="2", sample_size=3)  # in training alone
     for refused in (unequal, samples):
