@@ -85,7 +85,7 @@ def test_two_devices_then_one_end_as_one(folder, tmp_path):
         {"model": "gcn", "shard": "features"},
         {"model": "sage", "shard": "features", "dtype": "bfloat16"},
         {"model": "gin", "shard": "rows"},
-        {"model": "sage", "shard": "rows", "activation": "maxk", "k": 3},
+        {"model": "sage", "shard": "rows", "activation": "maxk", "k": 3, "norm": "layer"},
         {"model": "gcn", "num_neighbors": "4,3", "batch_size": 7},
         {"model": "sage", "num_neighbors": "4,3", "batch_size": 7, "evaluation_batch_size": 9},
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxgnn._core.platform import kernels_available
 from jaxgnn.nn import GCN, GIN, MLP, MaxK, annealed_k
 from jaxgnn.ops import maxk
 from tests.support.maxk_models import (
@@ -45,6 +46,29 @@ def test_any_perceptron_takes_it():
     close(*both(net, x), 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_it_applies_the_layer_normalization_before_it(dtype):
+    """In the dtype of the normalization's result, which its parameters may widen."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7, WIDTH)), dtype)
+    for own in (None, jnp.bfloat16):
+        norm = nnx.LayerNorm(WIDTH, dtype=own, use_fast_variance=False, rngs=nnx.Rngs(0))
+        norm.bias[...] = jnp.linspace(-1, 1, WIDTH)
+        ours, apart = MaxK(K)(x, norm=norm), MaxK(K)(norm(x))
+        assert ours.dtype == apart.dtype
+        unit = float(jnp.finfo(ours.dtype).eps)
+        close(ours.astype(jnp.float32), apart.astype(jnp.float32), 8 * unit)
+
+
+def test_a_model_stores_no_normalized_row():
+    model = make("sage", norm="layer", recompute=False)
+    graph, x, weights = single(example())
+    text = jax.jit(nnx.merge(*nnx.split(model))).lower(graph, x, weights).as_text()
+    hidden_layers = len(model.norms)
+    fused = text.count("@jaxgnn_maxk_normalized(")
+    on_cpu = jax.default_backend() == "cpu"  # elsewhere JAX normalizes
+    assert fused == (hidden_layers if on_cpu and kernels_available("jaxgnn_maxk") else 0)
+
+
 def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
     model = make("gin")
     assert all(conv.nn.activation is jax.nn.relu for conv in model.convs)
@@ -61,6 +85,19 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: MaxK(2.5), TypeError, "k: expected a number of entries to keep, got 2.5"),
         (lambda r: MaxK(True), TypeError, "k: expected a number"),
         (lambda r: MaxK(9)(jnp.ones((3, 8))), ValueError, "k: .* got 9"),
+        (
+            lambda r: MaxK(2)(jnp.ones((3, 8)), jnp.ones(8), norm=nnx.LayerNorm(8, rngs=r)),
+            ValueError,
+            "bias: expected None with norm",
+        ),
+        (
+            lambda r: MaxK(2)(
+                jnp.ones((3, 8)),
+                norm=nnx.LayerNorm(8, reduction_axes=(0, 1), use_bias=False, rngs=r),
+            ),
+            ValueError,
+            "norm: expected reduction_axes=-1, over features, got",
+        ),
         (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: .* to less than 1, got 1.0"),
         (lambda r: MaxK(2, dropout=0.5), ValueError, "rngs: expected nnx.Rngs with dropout=0.5"),
         (
