@@ -7,6 +7,7 @@
 #include "ffi/dropout.h"
 #include "ffi/gaussian.h"
 #include "ffi/maxk.h"
+#include "ffi/normalization.h"
 #include "ffi/projection.h"
 #include "ffi/sampling.h"
 #include "ffi/sparse_attention.h"
@@ -96,6 +97,15 @@ Error launch_weight_gradient(const WeightGradientArgs& args, Launch& launch) {
 }
 }  // namespace projection
 
+namespace normalization {
+Error launch_layer_norm(const LayerNormArgs& args, Launch& launch) {
+  return launch(kernels().layer_norm, args);
+}
+Error launch_layer_norm_gradient(const LayerNormGradientArgs& args, Launch& launch) {
+  return launch(kernels().layer_norm_gradient, args);
+}
+}  // namespace normalization
+
 namespace dropout {
 Error launch_mask(const MaskArgs& args, Launch& launch) {
   return launch(kernels().dropout_mask, args);
@@ -148,6 +158,7 @@ void bind_ffi(nanobind::module_& module) {
         attention::add_sparse_targets(targets);
         gaussian::add_targets(targets);
         projection::add_targets(targets);
+        normalization::add_targets(targets);
         dropout::add_targets(targets);
         sampling::add_targets(targets);
         targets.add<sampling::handle_counting_sort>("jaxgnn_counting_sort");

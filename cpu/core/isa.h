@@ -6,6 +6,7 @@
 #include "common/dropout.h"
 #include "common/gaussian.h"
 #include "common/maxk.h"
+#include "common/normalization.h"
 #include "common/projection.h"
 #include "common/sparse_attention.h"
 #include "cpu/core/executor.h"
@@ -39,6 +40,8 @@ struct Kernels {
   void (*gaussian_spmm)(const gaussian::GaussianSumArgs&, const Executor&);
   void (*gaussian_coordinates)(const gaussian::GaussianGradientArgs&, const Executor&);
   void (*weight_gradient)(const projection::WeightGradientArgs&, const Executor&);
+  void (*layer_norm)(const normalization::LayerNormArgs&, const Executor&);
+  void (*layer_norm_gradient)(const normalization::LayerNormGradientArgs&, const Executor&);
   void (*dropout_mask)(const dropout::MaskArgs&, const Executor&);
 };
 

@@ -67,12 +67,7 @@ void gradients(const MaxkNormalizedGradientArgs& args, const Executor& executor)
       row_gradient<T, Index>(args, row, sums);
     }
   });
-  A* out = static_cast<A*>(args.sums);
-  for (int64_t i = 0; i < size; ++i) {
-    A sum = 0;
-    for (int64_t block = 0; block < blocks; ++block) sum += partials[block * size + i];
-    out[i] = sum;
-  }
+  add_blocks(partials, blocks, size, static_cast<A*>(args.sums));
 }
 
 }  // namespace

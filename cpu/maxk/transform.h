@@ -1,24 +1,14 @@
-// What a selection does to a row before it chooses, and how rows are shared out.
+// What a selection draws for a row before it chooses.
 //
 // Included by translation units that are compiled for several instruction sets: everything here is
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
-#include <cmath>
-
-#include "cpu/core/dot.h"
+#include "cpu/core/moments.h"
 #include "cpu/core/philox.h"
 
 namespace jaxgnn::maxk {
 namespace {
-
-// Calls body(first, last) for all rows, each of which costs `row_bytes`.
-template <class F>
-void over_blocks(const Executor& executor, int64_t rows, int64_t row_bytes, const F& body) {
-  const int64_t items = item_count(executor, rows, row_bytes);
-  parallel_for(executor, items,
-               [&](int64_t item) { body(rows * item / items, rows * (item + 1) / items); });
-}
 
 // Writes the even lanes of both, in pairs, and then the odd ones.
 JAXGNN_INLINE void store_pairs(uint32_t* to, Wide first, Wide second) {
@@ -48,30 +38,6 @@ void draw_words(uint64_t row, const uint32_t* key, int64_t width, uint32_t* word
     const PhiloxPairs drawn = philox_pairs(Wide{} + row, block, key[0], key[1]);
     store_pairs(words + f, drawn.first, drawn.second);
   }
-}
-
-// What a row is normalized by.
-template <class A>
-struct Moments {
-  A mean;
-  A inverse_deviation;
-};
-
-// The variance is that of the differences from the mean: E[x^2] - E[x]^2 would cancel.
-template <class T>
-Moments<Accumulator<T>> moments_of(const T* x, int64_t width, double epsilon) {
-  using A = Accumulator<T>;
-  constexpr int N = kLanes<T>;
-  const A count = static_cast<A>(width);
-  const A mean =
-      sum_terms<A, N>(0, width,
-                      [&](auto lanes, int64_t f) { return load<decltype(lanes)::value>(x + f); }) /
-      count;
-  const A squares = sum_terms<A, N>(0, width, [&](auto lanes, int64_t f) {
-    const auto centered = load<decltype(lanes)::value>(x + f) - mean;
-    return centered * centered;
-  });
-  return {mean, A{1} / std::sqrt(squares / count + static_cast<A>(epsilon))};
 }
 
 }  // namespace

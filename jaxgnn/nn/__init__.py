@@ -21,6 +21,7 @@ from jaxgnn.nn.conv import (
     TransformerConv,
 )
 from jaxgnn.nn.graph_norm import GraphNorm
+from jaxgnn.nn.layer_norm import LayerNorm
 from jaxgnn.nn.links import DotDecoder, MLPDecoder, NodeEmbedding
 from jaxgnn.nn.maxk import MaxK, annealed_k
 from jaxgnn.nn.mlp import MLP
@@ -68,6 +69,7 @@ __all__ = [
     "GMMConv",
     "GraphNorm",
     "GraphSAGE",
+    "LayerNorm",
     "MLPDecoder",
     "MaxK",
     "MoNet",

@@ -18,6 +18,7 @@ from jaxgnn.nn._dropout import dropout_module
 from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn.batch_norm import BatchNorm
 from jaxgnn.nn.graph_norm import GraphNorm
+from jaxgnn.nn.layer_norm import LayerNorm
 from jaxgnn.nn.maxk import check_activation, normalizes
 
 Norm = Literal["batch", "layer", "graph"]
@@ -140,7 +141,7 @@ def norm_layers(
         return nnx.List(BatchNorm(width, **types) for width in widths)
     # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
     options = {"epsilon": 1e-5, "use_fast_variance": False, **types}
-    return nnx.List(nnx.LayerNorm(width, **options) for width in widths)
+    return nnx.List(LayerNorm(width, **options) for width in widths)
 
 
 def normalize(

@@ -1,0 +1,75 @@
+// The handlers of layer normalization. Besides what binding.h says, a Launch has kernels for all
+// types.
+#pragma once
+
+#include "common/normalization.h"
+#include "ffi/binding.h"
+
+namespace jaxgnn::normalization {
+
+template <class Launch>
+Error layer_norm(Launch launch, AnyBuffer x, AnyBuffer scale, AnyBuffer bias, Result out,
+                 Float<attr::epsilon> epsilon) {
+  Check check("jaxgnn_layer_norm");
+  const DataType type = x.element_type();
+  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  LayerNormArgs args{};
+  args.num_rows = dim(x, 0);
+  args.width = dim(x, 1);
+  check.matrix(x, type, args.num_rows, args.width, "x must be a matrix");
+  check.matrix(*out, type, args.num_rows, args.width, "the result must be shaped like x");
+  check.vector(scale, accumulator(type), args.width,
+               "the scale must be [width] of the accumulation type");
+  check.vector(bias, accumulator(type), args.width,
+               "the bias must be [width] of the accumulation type");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.scale = scale.untyped_data();
+  args.bias = bias.untyped_data();
+  args.epsilon = *epsilon;
+  args.out = out->untyped_data();
+  expect_writes(launch, *out);
+  return finish(check, launch_layer_norm(args, launch));
+}
+
+template <class Launch>
+Error layer_norm_gradient(Launch launch, AnyBuffer x, AnyBuffer scale, AnyBuffer gradient,
+                          Result dx, Result sums, Result partials, Float<attr::epsilon> epsilon) {
+  Check check("jaxgnn_layer_norm_gradient");
+  const DataType type = x.element_type();
+  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  LayerNormGradientArgs args{};
+  args.num_rows = dim(x, 0);
+  args.width = dim(x, 1);
+  args.num_blocks = dim(*partials, 0);
+  check.matrix(x, type, args.num_rows, args.width, "x must be a matrix");
+  check.matrix(gradient, type, args.num_rows, args.width, "the gradient must be shaped like x");
+  check.matrix(*dx, type, args.num_rows, args.width, "the gradient of x must be shaped like x");
+  check.vector(scale, accumulator(type), args.width,
+               "the scale must be [width] of the accumulation type");
+  check.matrix(*sums, accumulator(type), 2, args.width,
+               "the sums must be [2, width] of the accumulation type");
+  check.matrix(*partials, accumulator(type), args.num_blocks, 2 * args.width,
+               "partials must be [blocks, 2 width] of the accumulation type");
+  check.that(args.num_blocks >= 1, "there must be a block");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.scale = scale.untyped_data();
+  args.gradient = gradient.untyped_data();
+  args.epsilon = *epsilon;
+  args.dx = dx->untyped_data();
+  args.sums = sums->untyped_data();
+  args.partials = partials->untyped_data();
+  expect_writes(launch, *dx);
+  return finish(check, launch_layer_norm_gradient(args, launch));
+}
+
+template <class Launch>
+void add_targets(Targets<Launch>& targets) {
+  targets.template add<layer_norm<Launch>>("jaxgnn_layer_norm");
+  targets.template add<layer_norm_gradient<Launch>>("jaxgnn_layer_norm_gradient");
+}
+
+}  // namespace jaxgnn::normalization

@@ -1,0 +1,40 @@
+"""Layer normalization as a module."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxgnn.ops._normalization.layer_norm import layer_norm
+
+
+class LayerNorm(nnx.LayerNorm):
+    r"""`nnx.LayerNorm` whose rows a kernel normalizes on a CPU, forward and backward.
+
+    $$y_i = s \, \frac{x_i - \mathrm{mean}(x_i)}{\sqrt{\mathrm{var}(x_i) + \varepsilon}} + b$$
+
+    over the features of each row. Parameters, options and results are those of `nnx.LayerNorm`,
+    but for the variance, which is always that of the differences from the mean: `use_fast_variance`
+    makes no difference. On a GPU, and of other axes than the last, it is `nnx.LayerNorm`.
+
+    Raises:
+        TypeError, ValueError: as `nnx.LayerNorm` does.
+
+    Source: Ba et al., "Layer normalization" (2016); PyTorch's `LayerNorm`.
+    """
+
+    def __call__(
+        self, x: Float[Array, "*rows features"], *, mask: Array | None = None
+    ) -> Float[Array, "*rows features"]:
+        """The normalized rows; of a `mask` as `nnx.LayerNorm`."""
+        rows = (self.reduction_axes, self.feature_axes, self.axis_name) == (-1, -1, None)
+        served = rows and mask is None and jax.default_backend() == "cpu"
+        if not served or jnp.ndim(x) == 0 or jnp.shape(x)[-1] != self.num_features:
+            return super().__call__(x, mask=mask)
+        scale, bias = (None if p is None else p[...] for p in (self.scale, self.bias))
+        x, scale, bias = self.promote_dtype((x, scale, bias), dtype=self.dtype)
+        scale = jnp.ones(self.num_features, x.dtype) if scale is None else scale
+        bias = jnp.zeros(self.num_features, x.dtype) if bias is None else bias
+        return layer_norm(self.epsilon, x, scale, bias)

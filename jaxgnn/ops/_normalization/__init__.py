@@ -1,0 +1,1 @@
+"""Normalization of rows by kernels."""

@@ -1,0 +1,140 @@
+r"""Layer normalization, which XLA's CPU backend takes many passes for, and a kernel one.
+
+$y = s \, n(x) + b$ with the normalized row $n(x) = (x - \mathrm{mean}(x)) / \sqrt{\mathrm{var}(x) +
+\varepsilon}$. The transpose by a kernel reads $x$ and the gradient $g$ of $y$ once each: with
+$t = s \, g$,
+
+$$\bar x = \frac{t - \mathrm{mean}(t) - n(x) \, \mathrm{mean}(t \, n(x))}{\sqrt{\mathrm{var}(x) +
+\varepsilon}}, \qquad \bar s = \sum_i g_i \, n(x_i), \qquad \bar b = \sum_i g_i$$
+
+On a GPU XLA's own fusions are as good. All derivatives are those of `by_jax`, of which the kernels
+compute two.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxgnn._core import ffi
+from jaxgnn._core.custom_jvp import custom_jvp
+from jaxgnn._core.dispatch import dispatch, on_one_device
+from jaxgnn._core.dtypes import accumulation_dtype
+from jaxgnn._core.folding import with_vmap_rule
+from jaxgnn._core.linear_call import instantiate, is_zero, linear_call
+
+# Each block of rows has its own sums for the scale and the bias.
+_ROWS_OF_A_BLOCK, _MOST_BLOCKS = 512, 64
+
+
+def layer_norm(
+    epsilon: float,
+    x: Float[Array, "*rows width"],
+    scale: Float[Array, " width"],
+    bias: Float[Array, " width"],
+) -> Float[Array, "*rows width"]:
+    """The rows normalized, in float32 (float64 for float64), and rounded once to the dtype of `x`.
+
+    Args:
+        epsilon: added to the variance.
+        x: rows, along any number of axes.
+        scale, bias: of the features, in any floating dtype.
+    """
+    accumulator = accumulation_dtype(x.dtype)
+    operands = x, scale.astype(accumulator), bias.astype(accumulator)
+    if x.size == 0:
+        return by_jax(epsilon, *operands)
+    rows, scale, bias = ffi.unify_varying(*operands)
+    rows = rows.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return _layer_norm(epsilon, rows, scale, bias).reshape(x.shape)
+
+
+def by_jax(
+    epsilon: float,
+    x: Float[Array, "*rows width"],
+    scale: Float[Array, " width"],
+    bias: Float[Array, " width"],
+) -> Float[Array, "*rows width"]:
+    """The same, of a scale and a bias in the accumulation dtype."""
+    wide = x.astype(scale.dtype)
+    centered = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centered).mean(axis=-1, keepdims=True)
+    of_features = (1,) * (x.ndim - 1) + scale.shape
+    normalized = centered * jax.lax.rsqrt(variance + epsilon) * scale.reshape(of_features)
+    return (normalized + bias.reshape(of_features)).astype(x.dtype)
+
+
+def _on_cpu(target: str, kernel: Any, otherwise: Any, *operands: Array) -> Any:
+    """The kernel on one CPU; what XLA partitions over devices, and examples of `vmap`, by JAX."""
+    serve = functools.partial(dispatch, (target,), kernel, otherwise, platforms=("cpu",))
+
+    def rule(call: Any, axis_size: int, batched: Any, *operands: Array) -> Any:
+        del call, axis_size
+        return jax.vmap(otherwise, [0 if moves else None for moves in batched])(*operands)
+
+    return with_vmap_rule(functools.partial(on_one_device, serve, otherwise), rule)(*operands)
+
+
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
+def _layer_norm(epsilon, x, scale, bias):
+    def kernel(x, scale, bias):
+        results = [(x.shape, x.dtype)]
+        return ffi.call("jaxgnn_layer_norm", [x, scale, bias], results, epsilon=epsilon)[0]
+
+    otherwise = functools.partial(by_jax, epsilon)
+    return _on_cpu("jaxgnn_layer_norm", kernel, otherwise, x, scale, bias)
+
+
+@functools.partial(_layer_norm.defjvp, symbolic_zeros=True)
+def _jvp(epsilon, primals, tangents):
+    out: Array = _layer_norm(epsilon, *primals)
+    if is_zero(tangents):
+        return out, ffi.zeros_like(out)
+    moving = tuple(instantiate(t, o) for t, o in zip(tangents, primals, strict=True))
+
+    def function(operands, tangents):
+        return jax.jvp(functools.partial(by_jax, epsilon), operands, tangents)[1]
+
+    def transpose(operands, gradient):
+        x, scale, _ = operands
+        return _gradients(epsilon, x, scale, gradient)
+
+    return out, linear_call(function, transpose, tuple(primals), moving, like=out)
+
+
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
+def _gradients(epsilon, x, scale, gradient):
+    """The gradients of the rows, the scale and the bias, by that of the result."""
+    rows, width = x.shape
+    blocks = min(-(-rows // _ROWS_OF_A_BLOCK), _MOST_BLOCKS)
+
+    def kernel(x, scale, gradient):
+        sums = [((2, width), scale.dtype), ((blocks, 2 * width), scale.dtype)]
+        results = [(x.shape, x.dtype), *sums]
+        dx, sums, _ = ffi.call(
+            "jaxgnn_layer_norm_gradient", [x, scale, gradient], results, epsilon=epsilon
+        )
+        return dx, sums[0], sums[1]
+
+    otherwise = functools.partial(_gradients_by_jax, epsilon)
+    return _on_cpu("jaxgnn_layer_norm_gradient", kernel, otherwise, x, scale, gradient)
+
+
+def _gradients_by_jax(epsilon, x, scale, gradient):
+    bias = ffi.zeros_like(scale)
+    return jax.vjp(functools.partial(by_jax, epsilon), x, scale, bias)[1](gradient)
+
+
+@functools.partial(_gradients.defjvp, symbolic_zeros=True)
+def _gradients_jvp(epsilon, primals, tangents):
+    out = _gradients(epsilon, *primals)
+    if is_zero(tangents):
+        return out, tuple(map(ffi.zeros_like, out))
+    moving = [instantiate(t, o) for t, o in zip(tangents, primals, strict=True)]
+    _, tangent = jax.jvp(functools.partial(_gradients_by_jax, epsilon), primals, tuple(moving))
+    return out, tangent
