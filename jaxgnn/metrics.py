@@ -164,10 +164,9 @@ def macro_f1(
         if num_classes is None:
             if any(isinstance(a, Tracer) for a in (true, predicted)):
                 raise ValueError("num_classes: expected the number of classes under jit, got none")
-            largest = [np.asarray(a)[np.asarray(valid)] for a in (true, predicted)]
-            num_classes = int(max(a.max(initial=-1) for a in largest)) + 1
+            num_classes = _num_classes(true, predicted, np.asarray(valid))
         classes = xp.arange(checks.integer(num_classes, "num_classes", 0, 2**31 - 1))
-        true, predicted = (a[:, None] == classes.astype(a.dtype) for a in (true, predicted))
+        true, predicted = (_one_hot(xp, a, classes) for a in (true, predicted))
         columns = xp.broadcast_to(valid[:, None], true.shape)
         hits, misses = _confusion(xp, true, predicted, columns)
         counted = hits + misses > 0
@@ -196,6 +195,7 @@ def hits_at_k(
         if values.ndim != 1:
             raise ValueError(f"{name}: expected a vector of scores, got {values.shape}")
     dtype = _dtype(xp, links)
+    links, others = _alike(xp, links, others)
     hit = xp.ones(links.shape, bool)
     if others.shape[0] >= k:
         hit = links > xp.sort(others)[-k]
@@ -235,6 +235,7 @@ def mrr(
             f"got {others.shape}"
         )
     dtype = _dtype(xp, links)
+    links, others = _alike(xp, links, others)
     valid = _valid(xp, links, mask)
     if shared:
         ordered, size = xp.sort(others), others.shape[0]
@@ -254,7 +255,8 @@ def mrr(
 
 
 def _accuracy(xp: Any, labels: Any, predictions: Any, valid: Any) -> tuple[Any, Any]:
-    return _mean(xp, (labels == predictions).astype(_dtype(xp, labels, predictions)), valid)
+    dtype = _dtype(xp, labels, predictions)
+    return _mean(xp, xp.equal(*_alike(xp, labels, predictions)).astype(dtype), valid)
 
 
 def _rmse(xp: Any, labels: Any, predictions: Any, valid: Any) -> tuple[Any, Any]:
@@ -296,23 +298,39 @@ class _Ranked:
 
     def __init__(self, xp: Any, labels: Any, scores: Any, valid: Any):
         self.dtype = _dtype(xp, scores)
-        scores = scores.astype(xp.promote_types(scores.dtype, xp.float32))
+        scores = scores.astype(self.dtype)
         self.undefined = (valid & xp.isnan(scores)).any()
         scores = xp.where(valid & ~xp.isnan(scores), scores, xp.zeros_like(scores))
         order = xp.argsort(scores)
         ordered = scores[order]
         self.left = xp.searchsorted(ordered, ordered, side="left")
         self.right = xp.searchsorted(ordered, ordered, side="right")
-        positive = labels > 0
+        positive = _positive(labels)
         self.positive = (positive & valid)[order].astype(_integer(xp))
         self.negative = (~positive & valid)[order].astype(_integer(xp))
 
 
 def _confusion(xp: Any, labels: Any, predictions: Any, valid: Any) -> tuple[Any, Any]:
     """True positives, and false positives and negatives together, of each column."""
-    true, predicted = labels > 0, predictions > 0
+    true, predicted = _positive(labels), _positive(predictions)
     hits = (true & predicted & valid).sum(axis=0, dtype=_integer(xp))
     return hits, ((true ^ predicted) & valid).sum(axis=0, dtype=_integer(xp))
+
+
+def _num_classes(labels: Any, predictions: Any, valid: np.ndarray) -> int:
+    """One more than the largest class of the rows that count."""
+    largest = -1
+    for classes in (np.asarray(labels)[valid], np.asarray(predictions)[valid]):
+        classes = classes[classes == classes]  # NaN is no class
+        largest = max(largest, int(classes.max())) if classes.size else largest
+    return largest + 1
+
+
+def _one_hot(xp: Any, rows: Any, classes: Any) -> Any:
+    """Whether each row is of each class."""
+    if xp.issubdtype(rows.dtype, xp.floating):
+        classes = classes.astype(_dtype(xp, rows))  # 16 bits would round them
+    return xp.equal(*_alike(xp, rows[:, None], classes[None, :]))
 
 
 # What NumPy and JAX share.
@@ -394,6 +412,19 @@ def _dtype(xp: Any, *arrays: Any) -> Any:
         return np.float64
     wide = any(array.dtype == jnp.float64 for array in arrays)
     return jnp.float64 if wide else jnp.float32
+
+
+def _positive(labels: Any) -> Any:
+    """Which labels are above 0; under strict promotion JAX does not compare a boolean with 0."""
+    return labels if labels.dtype == bool else labels > 0
+
+
+def _alike(xp: Any, *arrays: Any) -> list[Any]:
+    """The arrays in one dtype that holds them all, under `jax_numpy_dtype_promotion="strict"`
+    too."""
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = xp.result_type(*arrays)
+    return [array.astype(dtype) for array in arrays]
 
 
 def _integer(xp: Any) -> Any:

@@ -150,6 +150,34 @@ def test_what_is_not_defined_is_nan():
     assert metrics.roc_auc(scores > 2, scores.astype(jnp.bfloat16)) == 1
 
 
+def test_macro_f1_counts_classes_that_the_labels_dtype_does_not_hold():
+    for dtype in (np.uint8, np.uint32, np.int8, np.bool_, np.float16):
+        labels, predictions = np.array([0, 1, 1], dtype), np.array([0, 1, 0], dtype)
+        assert metrics.macro_f1(labels, predictions) == pytest.approx(2 / 3)
+        for xp in (np, jnp):
+            score = metrics.macro_f1(xp.asarray(labels), xp.asarray(predictions), num_classes=3000)
+            assert score == pytest.approx(2 / 3), (dtype, xp)
+    labels, predictions = np.array([0, 255], np.uint8), np.array([256, 255], np.int32)
+    assert metrics.macro_f1(labels, predictions) == pytest.approx(1 / 3)
+    large = np.array([0, 3000], np.float16)
+    assert metrics.macro_f1(large, large) == 1
+    assert metrics.macro_f1(np.zeros(2), np.array([np.nan, 1])) == 0
+
+
+@pytest.mark.usefixtures("strict")
+def test_operands_of_several_dtypes_are_taken_under_strict_promotion():
+    labels, scores = jnp.array([0, 1, 1]), jnp.array([0.0, 1.0, 2.0])
+    narrow = scores.astype(jnp.bfloat16)
+    for true, values in ((labels, scores), (labels > 0, narrow), (labels, labels)):
+        assert metrics.roc_auc(true, values) == 1
+        assert metrics.average_precision(true, values) == 1
+    assert metrics.micro_f1(labels[:, None] > 0, labels[:, None]) == 1
+    assert metrics.accuracy(labels, scores) == pytest.approx(2 / 3)
+    assert metrics.macro_f1(labels, labels, num_classes=2) == 1
+    assert metrics.hits_at_k(narrow, scores, 2) == pytest.approx(1 / 3)
+    assert metrics.mrr(narrow, scores) == metrics.mrr(scores, scores)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
