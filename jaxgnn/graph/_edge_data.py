@@ -197,6 +197,8 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
 def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce) -> Array:
     """The reduction of the data of the user's edges at each position."""
     assert graph.edge_positions is not None
+    if jnp.issubdtype(data.dtype, jnp.complexfloating):
+        raise TypeError(f"data: expected real numbers where edges were merged, got {data.dtype}")
     merged, counts = _merged(graph.edge_positions, data, graph.num_edges, reduce)
     check_fill_value(fill_value, merged.dtype)
     return _filled(counts > 0, merged, fill_value)

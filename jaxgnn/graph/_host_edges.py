@@ -22,9 +22,12 @@ Weighted = tuple[Graph, Shaped[Array, "num_edges ..."] | None]
 
 
 def host_edges(
-    graph: Graph, weights: Any, *, square: bool = False
+    graph: Graph, weights: Any, *, square: bool = False, real: bool = False
 ) -> tuple[np.ndarray, np.ndarray, Values | None]:
-    """Senders, receivers and weights in NumPy, checked; weights that are traced stay so."""
+    """Senders, receivers and weights in NumPy, checked; weights that are traced stay so.
+
+    `real` refuses complex weights.
+    """
     graph = graph_argument(graph)
     if square and not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
@@ -41,6 +44,10 @@ def host_edges(
     if hasattr(weights, "__jax_array__"):
         weights = jnp.asarray(weights)
     values = weights if isinstance(weights, Tracer) else np.asarray(weights)
+    if values.dtype != np.bool_ and not jnp.issubdtype(values.dtype, jnp.number):
+        raise TypeError(f"weights: expected an array of numbers, got {values.dtype}")
+    if real and jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise TypeError(f"weights: expected real numbers, got {values.dtype}")
     if values.ndim == 0 or values.shape[0] != graph.num_edges:
         raise ValueError(
             f"weights: expected one for each of the {graph.num_edges} edges, "

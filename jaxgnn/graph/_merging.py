@@ -29,10 +29,10 @@ def coalesce(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
+        TypeError: `graph` is no `Graph`, or is traced, or the weights are no real numbers.
         ValueError: unknown `reduce`, or the weights are not of the graph's edges.
     """
-    senders, receivers, values = host_edges(graph, weights)
+    senders, receivers, values = host_edges(graph, weights, real=True)
     return _coalesce(graph, senders, receivers, values, edge_numbers(senders.size), reduce)
 
 
@@ -50,11 +50,11 @@ def to_undirected(
     `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
+        TypeError: `graph` is no `Graph`, or is traced, or the weights are no real numbers.
         ValueError: unknown `reduce`, the graph is rectangular, or the weights are not of its
             edges.
     """
-    senders, receivers, values = host_edges(graph, weights, square=True)
+    senders, receivers, values = host_edges(graph, weights, square=True, real=True)
     edges = edge_numbers(senders.size)
     return _coalesce(
         graph,

@@ -42,13 +42,13 @@ def gcn_norm(
         fill_value: weight of the added loops, in any case.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
+        TypeError: `graph` is no `Graph`, or is traced, or the weights are no real numbers.
         ValueError: the graph is rectangular, or the weights are not of its edges.
 
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional
     networks", ICLR 2017.
     """
-    values = host_edges(graph, weights, square=True)[2]
+    values = host_edges(graph, weights, square=True, real=True)[2]
     if fill_value is None:
         fill_value = 2.0 if improved and values is not None else 1.0
     if values is None:

@@ -307,6 +307,21 @@ def test_transforms_without_edge_permutation():
         assert result.edge_permutation is None
 
 
+@pytest.mark.parametrize("weights", [["a", "b"], [None, None], np.array([1j, 2.5])])
+def test_errors_of_weights_that_are_no_real_numbers(weights):
+    graph = Graph.from_edges([0, 1], [1, 0], num_nodes=2)
+    for merges in (transform.coalesce, transform.to_undirected, transform.gcn_norm):
+        with pytest.raises(TypeError, match=r"weights: expected .* numbers, got [<co]"):
+            merges(graph, weights)
+    if not np.iscomplexobj(weights):
+        with pytest.raises(TypeError, match="weights: expected an array of numbers, got"):
+            transform.add_self_loops(graph, weights)
+    else:
+        assert transform.remove_self_loops(graph, weights)[1].tolist() == [1j, 2.5]
+        with pytest.raises(TypeError, match="data: expected real numbers where edges were merged"):
+            Graph.from_edges([0, 1], [1, 0], undirected=True, edge_data=weights)
+
+
 def test_errors():
     graph = Graph.from_edges([0, 1], [1, 0])
     rectangular = Graph.from_edges([0], [0], num_senders=2, num_receivers=2)
