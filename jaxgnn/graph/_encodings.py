@@ -34,7 +34,7 @@ def degree_features(
     """
     _check(graph, "degree_features")
     choice(direction, "direction", ("in", "out"))
-    most = _positive(max_degree, "max_degree")
+    most = _count(max_degree, "max_degree", 0)
     offsets = graph.row_offsets if direction == "in" else graph.transpose_row_offsets
     degrees = np.diff(np.asarray(offsets))
     if degrees.max(initial=0) > most:
@@ -76,7 +76,7 @@ def laplacian_pe(
     import scipy.sparse.linalg
 
     _check(graph, "laplacian_pe")
-    n, count = graph.num_receivers, _positive(k, "k")
+    n, count = graph.num_receivers, _count(k, "k", 1)
     if count >= n:
         raise ValueError(f"k: expected less than the {n} nodes, got {count}")
     adjacency = _adjacency(graph, weights)
@@ -130,7 +130,7 @@ def random_walk_pe(
     import scipy.sparse
 
     _check(graph, "random_walk_pe")
-    n, steps = graph.num_receivers, _positive(walk_length, "walk_length")
+    n, steps = graph.num_receivers, _count(walk_length, "walk_length", 1)
     adjacency = _adjacency(graph, weights)
     scale = 1 / np.maximum(np.asarray(adjacency.sum(axis=1)).ravel(), 1)
     walk = scipy.sparse.csr_array(
@@ -155,10 +155,10 @@ def _check(graph: Graph, what: str) -> None:
         raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
 
 
-def _positive(value: Any, name: str) -> int:
+def _count(value: Any, name: str, least: int) -> int:
     count = as_integer(value)
-    if count is None or count < 1:
-        raise ValueError(f"{name}: expected an integer from 1, got {value!r}")
+    if count is None or count < least:
+        raise ValueError(f"{name}: expected an integer from {least}, got {value!r}")
     return count
 
 

@@ -56,6 +56,11 @@ def test_largest_component():
 
 def test_structural_features_of_small_graphs():
     assert transform.degree_features(ISOLATED, 1).tolist() == [[0, 1], [1, 0], [1, 0]]
+    edgeless = Graph.from_edges([], [], num_nodes=2)
+    assert transform.degree_features(edgeless, int(edgeless.in_degrees.max())).tolist() == [
+        [1],
+        [1],
+    ]
     assert transform.random_walk_pe(ISOLATED, 2).tolist() == [[1, 1], [0, 0], [0, 0]]
     assert transform.random_walk_pe(EMPTY, 2).shape == (0, 2)
     assert np.isfinite(transform.laplacian_pe(ISOLATED, 2)).all()
