@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.checks import boolean
 from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_list import check_concrete
@@ -30,14 +32,17 @@ def cartesian(
     `max_value`) so that $[-max, max]$ becomes `interval`. PyG's `Cartesian`.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, or the positions are not finite, one a node.
+        TypeError: `graph` is no `Graph`, or is traced, the positions are no real numbers, or an
+            option is of another type.
+        ValueError: the graph is rectangular, the positions are not finite, one a node, or
+            `max_value` is below 0.
     """
     sources, targets = _ends(graph, positions)
     relative = sources - targets
     low, high = _interval(interval)
-    if normalize and relative.size:
-        most = np.abs(relative).max() if max_value is None else np.float32(max_value)
+    most = None if max_value is None else np.float32(_from_zero(max_value, "max_value"))
+    if boolean(normalize, "normalize") and relative.size:
+        most = np.abs(relative).max() if most is None else most
         relative = (high - low) * relative / (2 * _divisor(most)) + (low + high) / 2
     return relative.astype(np.float32)
 
@@ -56,14 +61,17 @@ def distance(
     `interval`. PyG's `Distance`.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, or the positions are not finite, one a node.
+        TypeError: `graph` is no `Graph`, or is traced, the positions are no real numbers, or an
+            option is of another type.
+        ValueError: the graph is rectangular, the positions are not finite, one a node, or
+            `max_value` is below 0.
     """
     sources, targets = _ends(graph, positions)
     lengths = np.linalg.norm(targets - sources, axis=1, keepdims=True)
     low, high = _interval(interval)
-    if normalize and lengths.size:
-        most = lengths.max() if max_value is None else np.float32(max_value)
+    most = None if max_value is None else np.float32(_from_zero(max_value, "max_value"))
+    if boolean(normalize, "normalize") and lengths.size:
+        most = lengths.max() if most is None else most
         lengths = (high - low) * (lengths / _divisor(most)) + low
     return lengths.astype(np.float32)
 
@@ -88,13 +96,14 @@ def radius_graph(
         self_loops: also from each point to itself.
 
     Raises:
+        TypeError: `points` are no real numbers, or are traced, or an option is of another type.
         ValueError: `points` are not such an array, or an option is out of range.
     """
     from scipy.spatial import KDTree
 
     points = _positions(points, "points", "num_points")
-    if not np.isfinite(radius) or radius < 0:
-        raise ValueError(f"radius: expected a number from 0, got {radius!r}")
+    radius = _from_zero(radius, "radius")
+    self_loops = boolean(self_loops, "self_loops")
     most = None if max_neighbors is None else as_integer(max_neighbors)
     if max_neighbors is not None and (most is None or most < 1):
         raise ValueError(f"max_neighbors: expected an integer from 1, got {max_neighbors!r}")
@@ -115,7 +124,10 @@ def radius_graph(
 
 
 def _positions(positions: Any, name: str, rows: int | str) -> np.ndarray:
+    check_concrete(positions, name, "positions are read")
     values = np.asarray(positions)
+    if values.dtype.kind in "cSU":
+        raise TypeError(f"{name}: expected real numbers, got {values.dtype}")
     if values.ndim != 2 or not values.shape[1] or rows not in (len(values), "num_points"):
         raise ValueError(f"{name}: expected [{rows}, dimensions], got the shape {values.shape}")
     values = values.astype(np.float64)
@@ -135,10 +147,23 @@ def _ends(graph: Graph, positions: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _interval(interval: tuple[float, float]) -> tuple[float, float]:
-    low, high = interval
+    try:
+        low, high = map(float, interval)
+    except (TypeError, ValueError):
+        raise TypeError(f"interval: expected two numbers, got {interval!r}") from None
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise ValueError(f"interval: expected two ascending numbers, got {interval!r}")
-    return float(low), float(high)
+    return low, high
+
+
+def _from_zero(value: Any, name: str) -> float:
+    number = np.asarray(value)
+    real = any(jnp.issubdtype(number.dtype, kind) for kind in (jnp.integer, jnp.floating))
+    if number.ndim or not real:
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not np.isfinite(number) or number < 0:
+        raise ValueError(f"{name}: expected a number from 0, got {value!r}")
+    return float(number)
 
 
 def _divisor(most: Any) -> Any:

@@ -1,5 +1,6 @@
 """Parts of graphs, and features by their structure and positions: against NumPy and PyG."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -127,6 +128,33 @@ def test_radius_graph():
         transform.radius_graph(points, -1)
     with pytest.raises(ValueError, match="points: expected finite"):
         transform.radius_graph([[np.nan]], 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda g, p: transform.radius_graph(p, None), "radius: expected a number, got None"),
+        (lambda g, p: transform.radius_graph(p, "1"), "radius: expected a number, got '1'"),
+        (lambda g, p: transform.radius_graph(p, np.ones(2)), "radius: expected a number, got arr"),
+        (lambda g, p: transform.radius_graph(p * 1j, 1), "points: expected real numbers, got comp"),
+        (lambda g, p: transform.radius_graph([["a"]], 1), "points: expected real numbers, got <U1"),
+        (lambda g, p: transform.radius_graph(p, 1, self_loops="no"), "self_loops: expected True"),
+        (lambda g, p: transform.cartesian(g, p * 1j), "positions: expected real numbers, got comp"),
+        (lambda g, p: transform.cartesian(g, p, normalize="no"), "normalize: expected True or Fal"),
+        (
+            lambda g, p: transform.cartesian(g, p, interval=1),
+            "interval: expected two numbers, got 1",
+        ),
+        (lambda g, p: transform.distance(g, p, interval=(1,)), r"interval: .* numbers, got \(1,\)"),
+        (lambda g, p: transform.distance(g, p, max_value="7"), "max_value: expected a number, got"),
+        (lambda g, p: transform.distance(g, p, max_value=-7), "max_value: .* from 0, got -7"),
+        (lambda g, p: transform.cartesian(g, p, max_value=np.nan), "max_value: .* from 0, got nan"),
+        (lambda g, p: jax.jit(lambda p: transform.distance(g, p))(p), "positions: positions are r"),
+    ],
+)
+def test_errors_of_positions_and_options(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(ISOLATED, np.arange(6.0).reshape(3, 2))
 
 
 def test_equal_to_pyg():
