@@ -13,10 +13,11 @@ import dataclasses
 import functools
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Int, Shaped
@@ -82,6 +83,8 @@ def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
     """
     if isinstance(graphs, Graph):
         raise TypeError("graphs: expected a sequence of graphs, got one Graph")
+    if not isinstance(graphs, Iterable):
+        raise TypeError(f"graphs: expected a sequence of graphs, got {type(graphs).__name__}")
     graphs = list(graphs)
     for i, graph in enumerate(graphs):
         if not isinstance(graph, Graph):
@@ -207,13 +210,15 @@ def bucket_size(size: int, *, base: float = 2.0, minimum: int = 8) -> int:
     log(n / minimum) / log(base) + 1 buckets.
 
     Raises:
-        TypeError: `size` or `minimum` is no integer.
+        TypeError: `size` or `minimum` is no integer, or `base` no number.
         ValueError: `size` is negative, `base` not above 1 or `minimum` not positive, or any of
             them too large.
     """
     for name, value in (("size", size), ("minimum", minimum)):
         if as_integer(value) is None:
             raise TypeError(f"bucket_size: {name}: expected an integer, got {reprlib.repr(value)}")
+    if not hasattr(base, "__float__"):
+        raise TypeError(f"bucket_size: base: expected a number, got {reprlib.repr(base)}")
     if not (0 <= size <= _MAX_EDGES and 1 < base <= _MAX_EDGES and 1 <= minimum <= _MAX_EDGES):
         raise ValueError(
             "bucket_size: expected size >= 0, base > 1 and minimum >= 1, all at most 2**40, got "
@@ -341,8 +346,16 @@ def _check_sequence(data: Any) -> None:
 def _union(
     data: Sequence[Any], size: int, mask: Bool[Array, " size"], fill_value: float, what: str
 ) -> Array:
-    rows = np.concatenate([np.asarray(part) for part in data]) if len(data) else np.zeros(0)
+    for part in data:
+        _edge_list.check_concrete(part, "data", "a batch is made of arrays")
+    parts = [np.asarray(part) for part in data]
+    for part in parts:
+        if part.dtype != np.bool_ and not jnp.issubdtype(part.dtype, jnp.number):
+            raise TypeError(f"data: expected arrays of numbers, got {part.dtype}")
     real = int(np.sum(np.asarray(mask)))
+    if any(part.ndim == 0 for part in parts):
+        raise ValueError(f"data: expected {real} rows, one for each of the {what}, got a scalar")
+    rows = np.concatenate(parts) if parts else np.zeros(0)
     if rows.shape[0] != real:
         raise ValueError(
             f"data: expected {real} rows, one for each of the {what}, got {rows.shape[0]}"

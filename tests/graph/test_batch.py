@@ -141,6 +141,8 @@ def test_pad_errors():
         batch.disjoint_union([graph, rectangular])
     with pytest.raises(TypeError, match=r"graphs\[1\]: expected a jaxgnn.Graph, got int"):
         batch.disjoint_union([graph, 1])  # pyright: ignore
+    with pytest.raises(TypeError, match="graphs: expected a sequence of graphs, got NoneType"):
+        batch.disjoint_union(None)  # pyright: ignore
     with pytest.raises(TypeError, match="graphs: expected a sequence of graphs, got one Graph"):
         batch.disjoint_union(graph)  # pyright: ignore
     for pad in (batch.pad, batch.pad_to_bucket):
@@ -302,6 +304,17 @@ def test_union_data_that_is_no_sequence_of_arrays(union):
     np.testing.assert_array_equal(union(both, stacked), stacked.ravel())
 
 
+def test_union_data_of_no_numbers():
+    both = batch.disjoint_union([Graph.from_edges([0], [1], num_nodes=2)] * 2)
+    for data in (None, 1.0):
+        with pytest.raises((TypeError, ValueError), match=r"data: expected .*, got"):
+            batch.union_graph_data(both, data)  # pyright: ignore
+    with pytest.raises(TypeError, match="data: expected arrays of numbers, got <U1"):
+        batch.union_graph_data(both, ["a", "b"])  # pyright: ignore
+    with pytest.raises(TypeError, match=r"data: a batch is made of arrays outside jax\.jit"):
+        jax.jit(lambda x: batch.union_node_data(both, [x, x]))(np.ones(2))
+
+
 def test_batch_is_a_pytree():
     padded = batch.pad_to_bucket(Graph.from_edges([0, 1], [1, 0]))
     back = jax.jit(lambda b: b)(padded)
@@ -322,6 +335,14 @@ def test_bucket_size_of_no_integer(wrong):
         batch.bucket_size(wrong)
     with pytest.raises(TypeError, match="bucket_size: minimum: expected an integer"):
         batch.bucket_size(8, minimum=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["2", None])
+def test_bucket_size_of_no_base(wrong):
+    with pytest.raises(TypeError, match="bucket_size: base: expected a number, got"):
+        batch.bucket_size(8, base=wrong)
+    with pytest.raises(TypeError, match="bucket_size: base: expected a number, got"):
+        batch.pad_to_bucket(Graph.from_edges([0], [1]), base=wrong)
 
 
 @pytest.mark.parametrize(
