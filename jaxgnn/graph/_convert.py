@@ -164,8 +164,12 @@ def edges_of_jraph(graph: Any) -> Edges:
     for name in ("senders", "receivers", "n_node"):
         if getattr(graph, name, None) is None:
             raise TypeError(f"graph: expected senders, receivers and n_node, got no {name}")
-    senders = np.asarray(graph.senders)
     n_edge = getattr(graph, "n_edge", None)
+    for name in ("senders", "receivers", "n_node", "n_edge"):
+        check_concrete(getattr(graph, name, None), name)
+    senders, n_node = np.asarray(graph.senders), np.asarray(graph.n_node)
+    if n_node.size and n_node.dtype.kind not in "iu":
+        raise TypeError(f"n_node: expected integers, got {n_node.dtype}")
     if n_edge is not None and int(np.sum(n_edge)) != senders.size:
         raise ValueError(
             f"n_edge: expected it to sum to the number of senders ({senders.size}), "
@@ -174,7 +178,7 @@ def edges_of_jraph(graph: Any) -> Edges:
     return {
         "senders": senders,
         "receivers": graph.receivers,
-        "num_nodes": int(np.sum(graph.n_node)),
+        "num_nodes": int(np.sum(n_node)),
     }
 
 

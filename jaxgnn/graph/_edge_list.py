@@ -76,7 +76,12 @@ def check_concrete(values: Any, name: str, what: str = "a graph is built of indi
 def rows_of_index(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
     """The two rows of PyG's `edge_index`."""
     check_concrete(edge_index, "edge_index")
-    index = np.asarray(edge_index)
+    if hasattr(edge_index, "edge_index"):  # PyG's Data, or a Graph
+        name = type(edge_index).__name__
+        raise TypeError(
+            f"edge_index: expected an array, got {name}: its attribute edge_index is one"
+        )
+    index = _as_array(edge_index, "edge_index")
     if index.ndim != 2 or index.shape[0] != 2:
         raise ValueError(f"edge_index: expected the shape (2, num_edges), got {index.shape}")
     return index[0], index[1]
@@ -90,7 +95,7 @@ def as_indices(values: Any, name: str) -> np.ndarray:
         ValueError: not one-dimensional.
     """
     check_concrete(values, name)
-    array = np.asarray(values)
+    array = _as_array(values, name)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a vector of indices, got the shape {array.shape}")
     if array.size == 0 and array.dtype == np.float64:
@@ -104,6 +109,13 @@ def as_indices(values: Any, name: str) -> np.ndarray:
         )
     fits = np.can_cast(array.dtype, np.int32)
     return np.ascontiguousarray(array, dtype=np.int32 if fits else np.int64)
+
+
+def _as_array(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(f"{name}: expected an array of integers: {error}") from error
 
 
 def _counts(

@@ -208,6 +208,13 @@ def test_from_jraph():
         Graph.from_jraph(tuple_of_two._replace(n_node=np.array([3])))
     with pytest.raises(TypeError, match="got no senders"):
         Graph.from_jraph(tuple_of_two._replace(senders=None))
+    with pytest.raises(TypeError, match="n_node: expected integers, got float32"):
+        Graph.from_jraph(tuple_of_two._replace(n_node=jnp.array([2.5, 5])))
+    for name in ("senders", "n_node", "n_edge"):
+        with pytest.raises(TypeError, match=rf"{name}: a graph is built .* outside jax\.jit"):
+            jax.jit(lambda x, name=name: Graph.from_jraph(tuple_of_two._replace(**{name: x})))(
+                jnp.array([2, 1, 0])
+            )
 
 
 def test_two_complete_graphs_from_jraph():

@@ -455,6 +455,12 @@ def test_from_edge_index():
     assert Graph.from_edge_index(jnp.asarray(index)).num_edges == 4
     with pytest.raises(ValueError, match=r"edge_index: expected the shape \(2, num_edges\)"):
         Graph.from_edge_index(index.T)
+    with pytest.raises(TypeError, match="edge_index: expected an array, got Graph: its attribute"):
+        Graph.from_edge_index(graph)
+    with pytest.raises(ValueError, match="edge_index: expected an array of integers: setting"):
+        Graph.from_edge_index([[0], [1, 2]])
+    with pytest.raises(ValueError, match="senders: expected an array of integers: setting"):
+        Graph.from_edges([0, [1]], [1, 0])
 
 
 def test_from_torch_edge_index():
