@@ -405,6 +405,7 @@ class Graph(GraphArrays):
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing, and the host has work to do.
+            TypeError: `on_device` is no boolean.
             ValueError: `order` or `min_edges` is none of these, there are 2^31 edges or more, the
                 graph is being traced, or its offsets, senders or receivers are not those of a
                 graph.

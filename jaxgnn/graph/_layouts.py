@@ -50,6 +50,7 @@ def tiles(
 ) -> tuple[_tiles.Tiles, _tiles.Tiles]:
     """Those of `Graph.with_tiles`, of either direction."""
     check_concrete(graph, "with_tiles")
+    on_device = boolean(on_device, "on_device")
     options: dict[str, Any] = {
         "order": order,
         "min_edges": min_edges,

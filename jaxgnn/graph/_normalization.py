@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxgnn._core.checks import boolean
 from jaxgnn._core.device import device_array
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _ordered_sum
@@ -42,13 +43,16 @@ def gcn_norm(
         fill_value: weight of the added loops, in any case.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced, or the weights are no real numbers.
+        TypeError: `graph` is no `Graph`, or is traced, the weights are no real numbers, or an
+            option that is `True` or `False` is something else.
         ValueError: the graph is rectangular, or the weights are not of its edges.
 
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional
     networks", ICLR 2017.
     """
     values = host_edges(graph, weights, square=True, real=True)[2]
+    improved = boolean(improved, "improved")
+    add_self_loops = boolean(add_self_loops, "add_self_loops")
     if fill_value is None:
         fill_value = 2.0 if improved and values is not None else 1.0
     if values is None:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from jaxgnn._core import device
 from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import floating_dtype
+from jaxgnn._core.checks import boolean, floating_dtype
 from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.graph import _csr, _device_translation, _tile_file, _tile_rule
@@ -154,7 +154,7 @@ def translate(
 
     Raises:
         MemoryError: the host has not enough memory.
-        TypeError: `graph` is no `Graph`.
+        TypeError: `graph` is no `Graph`, or `transpose` no boolean.
         ValueError: `rows` or `columns` out of range, the graph is being traced, its offsets or
             columns are not those of a graph, or a window has 2^32 edges or more.
 
@@ -163,7 +163,7 @@ def translate(
     """
     _check_graph(graph, "translate")
     shape = _extent(rows, "rows"), _extent(columns, "columns")
-    if transpose:
+    if boolean(transpose, "transpose"):
         offsets, edge_columns = graph.transpose_row_offsets, graph.transpose_receivers
     else:
         offsets, edge_columns = graph.row_offsets, graph.senders
@@ -220,12 +220,12 @@ def estimate(
         transpose: of the product with the transpose.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or `dtype` none of these.
+        TypeError: `graph` is no `Graph`, `dtype` none of these, or `transpose` no boolean.
         ValueError: the graph has no tiles, `width` is below 1, or `operation` is unknown.
     """
     if not isinstance(graph, Graph):
         raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
-    tiles = graph.transpose_tiles if transpose else graph.tiles
+    tiles = graph.transpose_tiles if boolean(transpose, "transpose") else graph.tiles
     if tiles is None:
         raise ValueError("graph: expected one with tiles, got none; see Graph.with_tiles")
     features = as_integer(width)

@@ -354,6 +354,9 @@ def test_errors():
             transform.add_self_loops(graph, np.ones(2, dtype), fill_value=value)
     with pytest.raises(TypeError, match="fill_value: expected a number, got None"):
         transform.add_self_loops(graph, np.ones(2), fill_value=None)  # pyright: ignore
+    for option in ("improved", "add_self_loops"):
+        with pytest.raises(TypeError, match=f"{option}: expected True or False, got 2"):
+            transform.gcn_norm(graph, **{option: 2})  # pyright: ignore
     with pytest.raises(TypeError, match=r"transforms run outside jax.jit"):
         jax.jit(lambda g: transform.gcn_norm(g)[1])(graph)
 

@@ -424,6 +424,8 @@ def test_estimate():
     for dtype in ("int8", bool, "float8_e4m3fn", jnp.int32, "complex64", "fp32", None):
         with pytest.raises(TypeError, match=r"dtype: expected float32, .* or float64, got"):
             tiles.estimate(tiled, 8, dtype)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="transpose: expected True or False, got 1"):
+        tiles.estimate(tiled, 8, transpose=1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"operation: expected one of 'spmm', .*, got 'gemm'"):
         tiles.estimate(tiled, 8, operation="gemm")  # pyright: ignore[reportArgumentType]
 

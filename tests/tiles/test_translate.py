@@ -168,5 +168,9 @@ def test_bad_arguments():
         tiles.translate(graph, columns=0)
     with pytest.raises(TypeError, match="graph: expected a jaxgnn"):
         tiles.translate([])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="transpose: expected True or False, got 'no'"):
+        tiles.translate(graph, transpose="no")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="on_device: expected True or False, got 'cpu'"):
+        graph.with_tiles(on_device="cpu")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="translate: call it outside"):
         jax.jit(lambda graph: tiles.translate(graph).columns)(graph)
