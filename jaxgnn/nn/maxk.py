@@ -102,6 +102,7 @@ class MaxK(nnx.Module):
                 from its own rows.
 
         Raises:
+            TypeError: `norm` is no `nnx.LayerNorm`.
             ValueError: `bias` and `norm` are given, or `norm` is over other axes.
         """
         active = None if self.active is None else self.active[...]
@@ -144,6 +145,8 @@ def _normalization(
     norm: nnx.LayerNorm, x: Float[Array, "*rows width"]
 ) -> tuple[Array, Array | None, Array | None]:
     """Rows in the dtype of a module's result, its scale and its bias."""
+    if not isinstance(norm, nnx.LayerNorm):
+        raise TypeError(f"norm: expected an nnx.LayerNorm, got {type(norm).__name__}")
     for name, expected in (("reduction_axes", -1), ("feature_axes", -1), ("axis_name", None)):
         if getattr(norm, name) != expected:
             got = getattr(norm, name)

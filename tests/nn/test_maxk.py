@@ -101,6 +101,16 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: .* to less than 1, got 1.0"),
         (lambda r: MaxK(2, dropout=0.5), ValueError, "rngs: expected nnx.Rngs with dropout=0.5"),
         (
+            lambda r: MaxK(2)(jnp.ones((3, 8)), norm=nnx.RMSNorm(8, rngs=r)),
+            TypeError,
+            r"norm: expected an nnx\.LayerNorm, got RMSNorm",
+        ),
+        (
+            lambda r: MaxK(2)(jnp.ones((3, 8)), norm=nnx.LayerNorm(8, reduction_axes=0, rngs=r)),
+            ValueError,
+            "norm: expected reduction_axes=-1, over features, got 0",
+        ),
+        (
             lambda r: GCN(6, 12, 3, num_layers=2, activation=MaxK(13), rngs=r),
             ValueError,
             "activation: expected MaxK's k to be at most the width 12 .* got 13",
