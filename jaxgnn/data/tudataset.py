@@ -77,8 +77,8 @@ def read_tudataset(
     }
     indicator = _integers(paths["graph_indicator"], budget, columns=1)[:, 0]
     edges = _integers(paths["A"], budget, columns=2)
+    labels, num_classes, class_names = _labels(paths, indicator, budget)
     with reading(paths["graph_indicator"]):
-        labels, num_classes, class_names = _labels(paths, indicator, budget)
         count = len(labels) if labels is not None else int(indicator.max(initial=0))
         budget.charge(24 * (count + 1), "the graphs")
         node_offsets = _node_offsets(indicator, count)
@@ -163,7 +163,8 @@ def _labels(
         return labels.astype(np.int32), distinct.size, names
     most = int(indicator.max(initial=0))
     if most > indicator.size:
-        raise DataError(f"expected graphs from 1 to at most {indicator.size}, got {most}")
+        with reading(paths["graph_indicator"]):
+            raise DataError(f"expected graphs from 1 to at most {indicator.size}, got {most}")
     return None, None, None
 
 

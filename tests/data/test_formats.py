@@ -264,6 +264,7 @@ def test_tudataset(tmp_path):
         ({"graph_indicator": "1\n3\n1\n"}, "indicator.txt: expected the numbers of the graphs"),
         ({"node_labels": "1\n"}, "node_labels.txt: expected 3 rows, one for each node, got 1"),
         ({"node_labels": "1\n99999\n1\n"}, "expected at most 4096 classes"),
+        ({"graph_attributes": "1\nnan\n1\n"}, r"^\S*_attributes\.txt: graph_attributes: exp"),
     ):
         with pytest.raises(DataError, match=message):
             data.load(write_tudataset(tmp_path, **changes))
