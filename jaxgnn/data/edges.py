@@ -194,8 +194,8 @@ def read_edges(
         budget.charge(senders.nbytes + receivers.nbytes, "the edges")
         n = parser.max_id + 1 if num_nodes is None else num_nodes
         node_names = _names(parser.take_names(), budget) if named else None
-        if named:
-            pass
+        if node_names is not None:
+            _check_quotes(node_names, found.delimiter)
         elif num_nodes is None:
             _check_first_line(parser, senders, receivers)
             _check_density(n, senders.size, "; give num_nodes if so, or names=True")
@@ -258,9 +258,26 @@ def _names(arena: tuple[np.ndarray, np.ndarray], budget: Budget) -> tuple[str, .
     budget.charge(100 * ends.size + 4 * text.size, "the names of the nodes")
     whole, begin, names = text.tobytes(), 0, []
     for end in ends.tolist():
-        names.append(whole[begin:end].decode())
+        try:
+            names.append(whole[begin:end].decode())
+        except UnicodeDecodeError:
+            raise DataError(
+                f"expected UTF-8 text, got the name {quote(whole[begin:end])}"
+            ) from None
         begin = end
     return tuple(names)
+
+
+def _check_quotes(names: tuple[str, ...], delimiter: str) -> None:
+    """Refuses names in quotes, as CSV has them: a delimiter within them would end them."""
+    if delimiter not in ",;|":
+        return
+    for name in names:
+        if name.startswith('"'):
+            raise DataError(
+                f"expected names without quotes, got {quote(name)}: two tables, nodes.csv and "
+                "edges.csv, may have them"
+            )
 
 
 def parse(

@@ -72,6 +72,7 @@ def test_what_the_shared_sets_hold(data_directory):
         ("source,target\n0,1\n", {}, [(0, 1)], None, None),
         ("a,b\n0,1\n", {}, [(0, 1)], None, None),
         ("from\tto\nx\ty z\n", {}, [(0, 1)], ("x", "y z"), None),
+        ('"x" y\tz\n', {}, [(0, 1)], ('"x" y', "z"), None),
         ("é b\nb c\n", {}, [(0, 1), (1, 2)], ("é", "b", "c"), None),
         ("a,b c\n", {"delimiter": " "}, [(0, 1)], ("a,b", "c"), None),
         ("3000000000 7\n7 7\n", {}, [(0, 1), (1, 1)], ("3000000000", "7"), None),
@@ -98,6 +99,9 @@ def test_edge_lists(tmp_path, content, options, expected, names, weights):
         ("0 2000000\n", {}, "claims 2000001 nodes for 1 edges.*names=True"),
         ("a b\n", {"num_nodes": 4}, "num_nodes: expected none where ids are names"),
         ("a b\n", {"max_bytes": 100}, "would take more than the limit"),
+        ('"Doe, J",b\nb,c\n', {}, "expected names without quotes, got '\"Doe'"),
+        ('"source";"target"\n"1";"2"\n', {}, "expected names without quotes, got '\"1\"'"),
+        (b"a b\nb \xe9\n", {}, r"expected UTF-8 text, got the name b'é'"),
     ],
 )
 def test_edge_lists_refuse(tmp_path, content, options, message):
