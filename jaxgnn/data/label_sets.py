@@ -145,6 +145,10 @@ def labelled_splits(
     }
 
 
+DEGREE_FEATURE = "log(1 + in-degree)"
+"""The name of the feature that tables without columns of features have."""
+
+
 def degree_column(graph: Graph) -> Float[np.ndarray, "n 1"]:
     """log(1 + in-degree) of each node, where the source has no features."""
     degrees = np.diff(np.asarray(graph.row_offsets))

@@ -20,7 +20,7 @@ from jaxgnn.data.columns import (
     read_columns,
 )
 from jaxgnn.data.dataset import Metadata, NodeDataset, Split
-from jaxgnn.data.label_sets import degree_column, labelled_splits
+from jaxgnn.data.label_sets import DEGREE_FEATURE, degree_column, labelled_splits
 from jaxgnn.data.limits import Budget, DataError, display_path, reading, stem_of
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.graph import Graph
@@ -117,9 +117,9 @@ def read_tables(
         labelled = labels >= 0
         if not labelled.any():
             raise DataError("label: expected a node with a label, got none")
-        notes = "" if columns else "features: log(1 + in-degree), for the source has none"
+        notes = "" if columns else f"features: {DEGREE_FEATURE}, for the source has none"
         if not columns:
-            fields["features"] = degree_column(graph)
+            fields |= {"features": degree_column(graph), "feature_names": (DEGREE_FEATURE,)}
         if "split" in found:
             charge_splits(budget, n)
             parts = part.numpy()

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from jaxgnn._core.text import printable
-from jaxgnn.data import DataError, Metric, NodeDataset, PlainGraph
+from jaxgnn.data import DataError, GraphSet, Metric, NodeDataset, PlainGraph
+from jaxgnn.data.label_sets import DEGREE_FEATURE, degree_column
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.options import ConfigError
 
@@ -152,6 +153,17 @@ def digest_of_names(names: Sequence[str] | None) -> str | None:
     return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:32]
 
 
+def with_degrees(description: DatasetDescription | LinkDescription, data: Data) -> Data:
+    """Data as they are; without features those of a run on tables without features, the degrees.
+
+    Tables without labels are a `PlainGraph`, which has none then.
+    """
+    names = (DEGREE_FEATURE,)
+    if data.features is not None or description.feature_names != names:
+        return data
+    return dataclasses.replace(data, features=degree_column(data.graph), feature_names=names)
+
+
 def by_name(
     description: DatasetDescription | LinkDescription, data: Data, where: str, *, learned: bool
 ) -> Data:
@@ -182,6 +194,25 @@ def by_name(
         )
     features = np.ascontiguousarray(data.features[:, [place[name] for name in expected]])
     return dataclasses.replace(data, features=features, feature_names=expected)
+
+
+def check_class_names(data: NodeDataset | GraphSet, run: Any) -> None:
+    """Refuses labelled data whose classes are not those of a run's description. Classes without
+    names are 0, 1, ...: others are no such numbers.
+
+    Raises:
+        DataError: they are others, or in another order.
+    """
+    names = [
+        None if each.class_names is None else tuple(map(str, each.class_names))
+        for each in (run, data)
+    ]
+    if names[0] != names[1]:
+        expected, got = ("0, 1, ..." if n is None else reprlib.repr(n) for n in names)
+        raise DataError(
+            f"{data.name}: expected the classes of {run.name} by name, {printable(expected)}, "
+            f"got {printable(got)}"
+        )
 
 
 def _check_fields(cls: type, value: Any) -> None:

@@ -23,7 +23,13 @@ from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import GNN
 from jaxgnn.train.build_program import build, host_batch_size
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import DatasetDescription, by_name, normalizes_features
+from jaxgnn.train.description import (
+    DatasetDescription,
+    by_name,
+    check_class_names,
+    normalizes_features,
+    with_degrees,
+)
 from jaxgnn.train.edge_weights import edge_weights_of
 from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.host_features import HostFeatures
@@ -176,6 +182,7 @@ class LoadedRun:
         data = load_undirected(path) if self.config.undirected else load(path)
         if not isinstance(data, NodeDataset | PlainGraph):
             raise DataError(f"{os.fspath(path)}: expected one graph, got a set of graphs")
+        data = with_degrees(self.dataset, data)
         features = data.features
         if features is None or features.ndim != 2:
             raise DataError(f"{os.fspath(path)}: expected node features, got a graph without")
@@ -303,9 +310,7 @@ def evaluate_scores(
             f"{kinds[run.dataset.multilabel]}, as the model has, got {found[0]} and "
             f"{kinds[found[1]]}"
         )
-    names = dataset.class_names, run.dataset.class_names
-    if None not in names and names[0] != names[1]:
-        raise DataError(f"{dataset.name}: expected the classes that the run's data have, by name")
+    check_class_names(dataset, run.dataset)
     index = run.config.split if split is None else split
     masks = choose_split(dataset, index, training=False)
     weights = run.edge_weights(dataset)

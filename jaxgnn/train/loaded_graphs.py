@@ -19,6 +19,7 @@ from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, PlainGraph, load
 from jaxgnn.graph import Graph
 from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.description import check_class_names
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
 from jaxgnn.train.graph_model import GraphModel, OfDegrees, build_graphs, known_targets
@@ -175,9 +176,7 @@ def evaluate_graph_scores(run: LoadedGraphRun, graphs: GraphSet, split: int | No
             f"{graphs.name}: expected {data.num_outputs} {kinds[data.targets]}, as the model has, "
             f"got {outputs} {got}"
         )
-    names = graphs.class_names, data.class_names
-    if None not in names and names[0] != names[1]:
-        raise DataError(f"{graphs.name}: expected the classes that the run's data have, by name")
+    check_class_names(graphs, data)
     index, parts = None, {"all": np.ones(len(graphs), bool)}
     if graphs.splits or split is not None or graphs.name == data.name:
         index = run.config.split if split is None else split

@@ -20,7 +20,7 @@ from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.data.checks import check_ends
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import LinkDescription, by_name
+from jaxgnn.train.description import LinkDescription, by_name, with_degrees
 from jaxgnn.train.embedded_model import padding_embedding
 from jaxgnn.train.links import LinkData, LinkModel, build_links, describe
 from jaxgnn.train.loop import Best, Progress
@@ -126,6 +126,7 @@ class LoadedLinkRun:
         loaded = load(path)
         if isinstance(loaded, GraphSet):
             raise DataError(f"{os.fspath(path)}: expected one graph, got a set of graphs")
+        loaded = with_degrees(self.dataset, loaded)
         shape = None if loaded.features is None else loaded.features.shape
         self._check(loaded.graph, shape, os.fspath(path))
         loaded = by_name(self.dataset, loaded, os.fspath(path), learned=self.has_embedding)

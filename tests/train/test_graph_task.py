@@ -328,6 +328,9 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     assert main(["predict", "run", "toy", "--output", "p.csv"]) == 0
     assert "48 graphs, 2 classes" in capsys.readouterr().out
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 49
+    named = dataclasses.replace(data.load("toy"), class_names=("5", "7"))
+    with pytest.raises(data.DataError, match=r"toy by name, 0, 1, \.\.\., got \('5', '7'\)"):
+        evaluate_scores(load_run("run"), named)
     folds = ["--model", "mlp", "--epochs", "1", "--folds", "2", "--run-directory", "folds"]
     assert main(["train", "toy", "--task", "graph", *folds]) == 0
     assert " ± " in capsys.readouterr().out

@@ -24,6 +24,7 @@ from jaxgnn.train import (
     compare,
     evaluate,
     host_features,
+    load_link_run,
     load_run,
     predict,
     restore_run,
@@ -241,6 +242,61 @@ def test_data_without_training_nodes_are_scored(trained, tmp_path, capsys):
     capsys.readouterr()
     found = error(capsys, "train", str(tmp_path), "--epochs", "1")
     assert "train: expected at least one training node, got none" in found
+
+
+def test_classes_of_other_names_are_not_scored(tmp_path, capsys):
+    """Classes without names are 0, 1, ..., so that others are no such numbers."""
+
+    def write(name: str, classes: str) -> str:
+        (tmp_path / name).mkdir()
+        rows = [f"{i},{classes[i % 2]},{('train', 'test')[i // 6]},{i}\n" for i in range(12)]
+        (tmp_path / name / "nodes.csv").write_text("id,label,split,x\n" + "".join(rows))
+        (tmp_path / name / "edges.csv").write_text("source,target\n0,1\n")
+        return str(tmp_path / name)
+
+    paths = {name: write(name, name) for name in ("01", "02", "ab", "ba", "bc")}
+    for name, same, others in (
+        ("01", [], {"02": "'0', '2'", "ab": "'a', 'b'"}),
+        ("ab", ["ba"], {"bc": "'b', 'c'", "01": "0, 1, ..."}),
+    ):
+        directory = str(tmp_path / f"run-{name}")
+        run(TrainConfig(dataset=paths[name], hidden=4, epochs=1, run_directory=directory))
+        for path in [name, *same]:
+            assert main(["evaluate", directory, paths[path]]) == 0
+        capsys.readouterr()
+        for path, classes in others.items():
+            found = error(capsys, "evaluate", directory, paths[path])
+            assert f"{path}: expected the classes of {name} by name, " in found and classes in found
+
+
+def test_degrees_are_the_feature_of_tables_without_any(tmp_path, capsys):
+    """Of tables without labels too, which are predicted for, and of no column of theirs."""
+    edges = "".join(f"{i},{5 * i % 12}\n{i},0\n" for i in range(12))
+
+    def write(name: str, head: str, row: str) -> str:
+        (tmp_path / name).mkdir()
+        rows = [row.format(i, i % 2, ("train", "val", "test")[i % 3]) for i in range(12)]
+        (tmp_path / name / "nodes.csv").write_text("\n".join([head, *rows, ""]))
+        (tmp_path / name / "edges.csv").write_text("source,target\n" + edges)
+        return str(tmp_path / name)
+
+    labelled = write("labelled", "id,label,split", "{},{},{}")
+    plain, other = write("plain", "id", "{}"), write("other", "id,age", "{},7")
+    directory, output = str(tmp_path / "run"), str(tmp_path / "p.npz")
+    settings = {"hidden": 4, "epochs": 1, "undirected": True, "run_directory": directory}
+    run(TrainConfig(dataset=labelled, **settings))
+    for path in (labelled, plain):
+        assert main(["predict", directory, path, "--output", output]) == 0
+        expected = load_run(directory).own_data()
+        expected = load_run(directory).predict(expected.graph, expected.features)
+        np.testing.assert_allclose(np.load(output)["probabilities"], expected, atol=1e-6)
+    capsys.readouterr()
+    found = error(capsys, "predict", directory, other, "--output", output)
+    assert "expected the features of labelled by name, got none of ['log(1 + in-degree)']" in found
+    directory = str(tmp_path / "links")
+    run(TrainConfig(dataset=labelled, task="link", hidden=4, epochs=1, run_directory=directory))
+    links = load_link_run(directory)
+    np.testing.assert_array_equal(links.load_data(plain).features, links.own_data().features)
 
 
 def test_reverse_edges(tmp_path, capsys):
