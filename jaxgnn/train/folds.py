@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jaxgnn.data import GraphSet
 from jaxgnn.train.comparison import Comparison, compare
 from jaxgnn.train.config import TrainConfig, check_config
-from jaxgnn.train.graph_data import graph_split
+from jaxgnn.train.graph_data import FOLDS, graph_split
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.problem import load_graphs
 from jaxgnn.train.records import create_run_directory
@@ -51,6 +51,11 @@ def run_folds(
     config.check()
     check_folds(config, folds)
     graphs = load_graphs(config) if dataset is None else dataset
+    count = len(graphs.splits) or FOLDS
+    if folds > count:
+        raise ConfigError(
+            f"--folds: expected at most the {count} splits of {graphs.name}, got {folds}"
+        )
     for fold in range(folds):
         graph_split(graphs, fold)
     directory = create_run_directory(config)

@@ -331,6 +331,9 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     named = dataclasses.replace(data.load("toy"), class_names=("5", "7"))
     with pytest.raises(data.DataError, match=r"toy by name, 0, 1, \.\.\., got \('5', '7'\)"):
         evaluate_scores(load_run("run"), named)
+    assert main(["train", "toy", "--task", "graph", "--folds", "11"]) == 2
+    expected = "--folds: expected at most the 10 splits of toy, got 11"
+    assert expected in capsys.readouterr().err
     folds = ["--model", "mlp", "--epochs", "1", "--folds", "2", "--run-directory", "folds"]
     assert main(["train", "toy", "--task", "graph", *folds]) == 0
     assert " ± " in capsys.readouterr().out
