@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, NodeDataset, PlainGraph
 from jaxgnn.train.config import TrainConfig
+
+_LARGE = float(np.finfo(np.float32).max) / (1 << 32)
+"""2**32 weights up to this one have a sum that float32 holds."""
 
 
 def edge_weights_of(
@@ -34,9 +38,11 @@ def edge_weights_of(
     where = printable(data.name if where is None else where)
     if data.weights is None:
         raise DataError(f"{where}: expected weights of the edges for --edge-weights, got none")
-    if config.model == "gcn" and (data.weights < 0).any():
-        _check_degrees(data, data.weights, where)
-        if training and config.num_neighbors:
+    if config.model == "gcn":
+        negative = (data.weights < 0).any()
+        if negative or data.weights.max(initial=0) > _LARGE:
+            _check_degrees(data, data.weights, where, accumulation_dtype(config.dtype))
+        if negative and training and config.num_neighbors:
             edge = int(data.weights.argmin())
             raise DataError(
                 f"{where}: weights: expected none below 0 for gcn with --num-neighbors, since "
@@ -46,9 +52,13 @@ def edge_weights_of(
 
 
 def _check_degrees(
-    data: NodeDataset | PlainGraph, weights: Float[np.ndarray, " num_edges"], where: str
+    data: NodeDataset | PlainGraph,
+    weights: Float[np.ndarray, " num_edges"],
+    where: str,
+    dtype: np.dtype,
 ) -> None:
-    """Refuses negative degrees, whose inverse roots are NaN: `GCNConv` says what degrees are."""
+    """Refuses negative degrees, whose inverse roots are NaN, and those beyond the type of the sums,
+    whose inverse roots are 0: `GCNConv` says what degrees are."""
     graph = data.graph
     senders, receivers = np.asarray(graph.senders), np.asarray(graph.receivers)
     is_loop = senders == receivers
@@ -56,10 +66,15 @@ def _check_degrees(
     loops[receivers[is_loop]] = weights[is_loop]  # of several the last one
     others = ~is_loop
     degrees = loops + np.bincount(receivers[others], weights[others], graph.num_receivers)
-    node = int(degrees.argmin())
-    if degrees[node] < 0:
+    for node, wrong, expected in (
+        (int(degrees.argmin()), degrees.min() < 0, "from 0"),
+        (int(degrees.argmax()), degrees.max() > np.finfo(dtype).max, f"that {dtype} holds"),
+    ):
+        if not wrong:
+            continue
         name = node if data.node_names is None else printable(data.node_names[node])
         raise DataError(
-            f"{where}: weights: expected degrees from 0 for gcn, the weights of a node's incoming "
-            f"edges and of its self-loop (1 if it has none), got {degrees[node]:.6g} at node {name}"
+            f"{where}: weights: expected degrees {expected} for gcn, the weights of a node's "
+            f"incoming edges and of its self-loop (1 if it has none), got {degrees[node]:.6g} at "
+            f"node {name}"
         )

@@ -27,6 +27,7 @@ from jaxgnn.train import (
     run,
     train_seeds,
 )
+from jaxgnn.train.edge_weights import edge_weights_of
 from jaxgnn.train.model import WEIGHTED_MODELS, build_model
 from jaxgnn.train.node_problem import make_task, prepared
 from jaxgnn.train.problem import make_problem
@@ -335,6 +336,24 @@ def test_negative_degrees_raise_where_gcn_divides_by_them(tables, tmp_path):
         else:
             task = make_task(config, of_loops, data.split())
             assert np.isfinite(program.logits(state.params, state.rest, task)).all()
+
+
+def test_degrees_beyond_float32_raise(tables):
+    """Their inverse roots are 0, so that all messages would be."""
+    data = load_nodes(tables)
+    graph = Graph.from_edges([1, 2], [0, 0], num_nodes=NODES)
+    for large, refused in ((3e38, True), (1e38, False)):
+        huge = dataclasses.replace(data, graph=graph, weights=np.float32([large, large]))
+        if refused:
+            match = r"weights: expected degrees that float32 holds .*, got 6e\+38 at node n0$"
+            with pytest.raises(DataError, match=match):
+                make_task(SMALL, huge, data.split())
+        else:
+            assert make_task(SMALL, huge, data.split()).weights is not None
+    huge = dataclasses.replace(data, graph=graph, weights=np.float32([3e38, 3e38]))
+    for options in ({"dtype": "float64"}, {"model": "gin"}):
+        config = dataclasses.replace(SMALL, **options)
+        np.testing.assert_array_equal(edge_weights_of(config, huge), huge.weights)
 
 
 @pytest.mark.parametrize(
