@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, get_args
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, Metric, NodeDataset, PlainGraph
@@ -212,6 +213,20 @@ def check_class_names(data: NodeDataset | GraphSet, run: Any) -> None:
         raise DataError(
             f"{data.name}: expected the classes of {run.name} by name, {printable(expected)}, "
             f"got {printable(got)}"
+        )
+
+
+def check_finite(outputs: Float[np.ndarray, "rows ..."], name: str) -> None:
+    """Refuses outputs of a model that overflowed: the largest of NaNs is no class.
+
+    Raises:
+        DataError: NaN or infinity, with the first row that has some.
+    """
+    wrong = ~np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1)
+    if wrong.any():
+        raise DataError(
+            f"{printable(name)}: expected finite outputs of the model, got NaN or infinity in row "
+            f"{int(wrong.argmax())}, of features or weights of edges that are too large"
         )
 
 

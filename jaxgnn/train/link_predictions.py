@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 
 from jaxgnn.data.columns import References, read_columns
 from jaxgnn.data.limits import Budget
+from jaxgnn.train.description import check_finite
 from jaxgnn.train.links import LinkData
 from jaxgnn.train.loaded_links import LoadedLinkRun
 from jaxgnn.train.predictions import check_suffix
@@ -131,11 +132,14 @@ def predict_links(run: LoadedLinkRun, data: LinkData, pairs: Pairs) -> LinkPredi
         pairs: of its nodes.
 
     Raises:
-        DataError: ends that are no nodes.
+        DataError: ends that are no nodes, or scores that are not finite, of features that are too
+            large.
     """
     logits = run.logits(run.encode(data.graph, data.features), *pairs)
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    scores = np.asarray(jax.device_get(logits))
+    check_finite(scores, data.name)
     ids: list[Any] = [*pairs]
     if (names := data.node_names) is not None:
         ids = [[names[number] for number in numbers.tolist()] for numbers in pairs]
-    return LinkPredictions(ids[0], ids[1], np.asarray(jax.device_get(logits)))
+    return LinkPredictions(ids[0], ids[1], scores)

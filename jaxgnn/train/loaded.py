@@ -27,6 +27,7 @@ from jaxgnn.train.description import (
     DatasetDescription,
     by_name,
     check_class_names,
+    check_finite,
     normalizes_features,
     with_degrees,
 )
@@ -315,6 +316,8 @@ def evaluate_scores(
     masks = choose_split(dataset, index, training=False)
     weights = run.edge_weights(dataset)
     logits = np.asarray(jax.device_get(run.logits(dataset.graph, dataset.features, weights)))
+    scored = masks.train | masks.val | masks.test
+    check_finite(np.where(scored[:, None], logits, 0), dataset.name)
     loss = jax.jit(mean_loss)
     rows = []
     for name in ("train", "val", "test"):

@@ -19,7 +19,7 @@ from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, PlainGraph, load
 from jaxgnn.graph import Graph
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.description import check_class_names
+from jaxgnn.train.description import check_class_names, check_finite
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
 from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
 from jaxgnn.train.graph_model import GraphModel, OfDegrees, build_graphs, known_targets
@@ -183,6 +183,7 @@ def evaluate_graph_scores(run: LoadedGraphRun, graphs: GraphSet, split: int | No
         masks = graph_split(graphs, index)
         parts = {text: getattr(masks, part) for part, text in _PARTS.items()}
     logits = run.logits(graphs)
+    check_finite(logits, graphs.name)
     rows = []
     for part, mask in parts.items():
         scores = scores_of(data, labels[mask], logits[mask])

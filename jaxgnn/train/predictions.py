@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxgnn._core.text import printable
+from jaxgnn.train.description import check_finite
 from jaxgnn.train.loaded import LoadedRun
 from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.options import ConfigError
@@ -98,7 +99,17 @@ class Predictions:
 
 def predict(run: LoadedRun | LoadedGraphRun, data: Any) -> Predictions:
     """The predictions for all nodes, or all graphs, of data that `run.own_data` or `run.load_data`
-    returned."""
+    returned.
+
+    Raises:
+        DataError: outputs that are not finite, of features or weights that are too large.
+    """
+    found = _predictions(run, data)
+    check_finite(found.probabilities, getattr(data, "name", "data"))
+    return found
+
+
+def _predictions(run: LoadedRun | LoadedGraphRun, data: Any) -> Predictions:
     if isinstance(run, LoadedGraphRun):
         graph_names: Any = getattr(data, "graph_names", None)
         return Predictions(

@@ -11,10 +11,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from rich.console import Console
 
 from jaxgnn._core.platform import of_device
-from jaxgnn.data import load
+from jaxgnn.data import DataError, load
 from jaxgnn.export import load as load_exported
 from jaxgnn.ops._sampling.host_rows import gather_host_rows
 from jaxgnn.train import (
@@ -23,6 +24,7 @@ from jaxgnn.train import (
     TrainConfig,
     compare,
     evaluate,
+    evaluate_scores,
     host_features,
     load_link_run,
     load_run,
@@ -405,6 +407,20 @@ def test_what_cannot_be_predicted(trained, tmp_path, capsys):
     del record["dataset"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(record))
     assert load_run(tmp_path / "run").dataset == load_run(trained).dataset
+
+
+def test_outputs_that_overflow_are_errors(trained, tmp_path, capsys):
+    """Of NaN the largest probability was that of the first class."""
+    loaded, data = load_run(trained), load(trained.parent / "other.npz")
+    features = np.where(np.arange(120)[:, None] == 7, np.float32(3e38), data.features)
+    huge = dataclasses.replace(data, features=features)
+    expected = "other: expected finite outputs of the model, got NaN or infinity in row "
+    params = nnx.state(loaded.model, nnx.Param)
+    nnx.update(loaded.model, jax.tree.map(lambda x: 10 * x, params))
+    for function in (predict, evaluate_scores):
+        function(loaded, data)
+        with pytest.raises(DataError, match=expected):
+            function(loaded, huge)
 
 
 def test_comparison(trained, tmp_path, capsys):
