@@ -154,6 +154,8 @@ def _text_reader(head: bytes) -> Reader | None:
         if b"<graphml" in text:
             return read_graphml
         raise DataError("expected GraphML where a file starts with <, got something else")
+    if text.startswith(b"{"):  # whose commas would split it into names
+        raise DataError("expected a known format (docs/data.md), got JSON")
     return _mesh_format(text)
 
 

@@ -298,6 +298,7 @@ def test_proteins_equal_pyg(data_directory):
         ("a.bin", b"\x89HDF\r\n", "HDF5"),
         ("a.pkl", b"\x80\x04.", "got a pickle"),
         ("a.xml", b"<html>", "expected GraphML"),
+        ("a.json", b'{"nodes": [1, 2]}', "got JSON"),
         ("a.npz", b"PK\x03\x04", "expected an .npz file"),
         ("a.mat", b"MATLAB 5.0 ".ljust(140, b"\0"), "the mark IM or MI"),
     ],
