@@ -363,7 +363,9 @@ class TrainConfig:
         Raises:
             ConfigError: they are no integers in range.
         """
-        parts = self.num_neighbors.split(",") if self.num_neighbors else []
+        given: Any = self.num_neighbors
+        parts = given.split(",") if isinstance(given, str) else [""]  # such as a list
+        parts = parts if given != "" else []
         values = [int(p) if p.strip().isdecimal() and len(p) < 10 else 0 for p in parts]
         if not all(1 <= value <= LARGEST_SAMPLE for value in values):
             raise ConfigError(

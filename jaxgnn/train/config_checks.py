@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import reprlib
 from typing import TYPE_CHECKING
@@ -52,6 +53,11 @@ def _check_values(config: TrainConfig) -> None:
         if not (low <= value <= high and (isinstance(value, int) or math.isfinite(value))):
             got = reprlib.repr(value)
             raise ConfigError(f"{option(name)}: expected {expected}, got {got}")
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.type == "bool" and type(value) is not bool:
+            got = printable(reprlib.repr(value))
+            raise ConfigError(f"{option(field.name)}: expected True or False, got {got}")
     for name, kind in CHOICES.items():
         value = getattr(config, name)
         if value not in kind:

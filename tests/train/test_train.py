@@ -289,6 +289,8 @@ def test_decoupled_decay_shrinks_before_the_step():
         ("dtype", "float8"),
         ("norm", "instance"),
         ("jumping", "lstm"),
+        ("edge_weights", "yes"),
+        ("num_neighbors", [5, 5]),
     ],
 )
 def test_options_out_of_range(name, value):
