@@ -3,9 +3,9 @@
     python -m benchmarks.experiments.normalized_selection [--device gpu] [--rows 232965]
         [--width 256] [--k 32] [--dtype bfloat16] [--json FILE]
 
-Milliseconds, forward and with the backward pass: of `maxk` that normalizes, of Flax's `LayerNorm`
-(also by the variance that it takes unless told otherwise, E(x^2) - E(x)^2) with the selection after
-it, and of the selection alone. On a CPU it is the processor time of all threads, on a GPU the
+Milliseconds, forward and with the backward pass: of `maxk` that normalizes, of jaxgnn's and Flax's
+`LayerNorm` (Flax's also by the variance that it takes unless told otherwise, E(x^2) - E(x)^2) with
+the selection after it, and of the selection alone. On a CPU it is the processor time of all threads, on a GPU the
 clock's; the medians of calls in turns in one process.
 """
 
@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.experiments.dropout import in_turns, ready
 from benchmarks.harness.record import write_records
 from jaxgnn import maxk
+from jaxgnn.nn import LayerNorm
 
 _EPSILON = 1e-5
 
@@ -53,8 +54,10 @@ def selections(options: Options) -> dict[str, Callable[..., Any]]:
         options_ = {"norm_epsilon": _EPSILON, "norm_scale": scale, "bias": bias}
         return maxk(x, options.k, **options_, impl="kernel").values
 
-    def apart(fast: bool, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
-        norm = nnx.LayerNorm(
+    def apart(
+        kind: type[nnx.LayerNorm], fast: bool, x: jax.Array, scale: jax.Array, bias: jax.Array
+    ) -> jax.Array:
+        norm = kind(
             options.width,
             epsilon=_EPSILON,
             use_fast_variance=fast,
@@ -70,8 +73,9 @@ def selections(options: Options) -> dict[str, Callable[..., Any]]:
 
     return {
         "one kernel": fused,
-        "LayerNorm, then the selection": functools.partial(apart, False),
-        "LayerNorm by E(x^2), then the selection": functools.partial(apart, True),
+        "jaxgnn.nn.LayerNorm, then the selection": functools.partial(apart, LayerNorm, False),
+        "nnx.LayerNorm, then the selection": functools.partial(apart, nnx.LayerNorm, False),
+        "nnx.LayerNorm by E(x^2), then it": functools.partial(apart, nnx.LayerNorm, True),
         "the selection alone": alone,
     }
 

@@ -21,7 +21,8 @@ LAYERS = [
 # The families above aggregation do not know each other.
 FAMILIES = [
     Layer(
-        *("_maxk", "_attention", "_gaussian", "_knn", "_sampling", "_projection", "_dropout"),
+        *("_maxk", "_attention", "_gaussian", "_knn", "_sampling", "_projection"),
+        *("_normalization", "_dropout"),
         independent=True,
     ),
     Layer("_aggregation"),
