@@ -5,8 +5,8 @@
 
 Milliseconds, forward and with the backward pass: of `maxk` that normalizes, of jaxgnn's and Flax's
 `LayerNorm` (Flax's also by the variance that it takes unless told otherwise, E(x^2) - E(x)^2) with
-the selection after it, and of the selection alone. On a CPU it is the processor time of all threads, on a GPU the
-clock's; the medians of calls in turns in one process.
+the selection after it, and of the selection alone. On a CPU it is the processor time of all
+threads, on a GPU the clock's; the medians of calls in turns in one process.
 """
 
 from __future__ import annotations
