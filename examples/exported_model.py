@@ -8,6 +8,7 @@ the other in turns: the ratio is that of the medians.
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 
@@ -15,7 +16,8 @@ import jax
 import numpy as np
 
 from jaxgnn import export
-from jaxgnn.train import load_run
+from jaxgnn.data import DataError
+from jaxgnn.train import CheckpointError, ConfigError, RunError, load_run
 
 
 def main() -> None:
@@ -24,8 +26,14 @@ def main() -> None:
     parser.add_argument("--portable", action="store_true")
     parser.add_argument("--calls", type=int, default=200)
     options = parser.parse_args()
-    run = load_run(options.run)
-    data = run.own_data()
+    if options.calls < 1:
+        sys.exit(f"--calls: expected at least 1, got {options.calls}")
+    try:
+        run = load_run(options.run)
+        data = run.own_data()
+        weights = run.edge_weights(data)  # None of a run without --edge-weights
+    except (CheckpointError, ConfigError, DataError, RunError) as error:
+        sys.exit(str(error))
     graph, x = data.graph, jax.numpy.asarray(data.features, run.config.dtype)
     with tempfile.TemporaryDirectory() as directory:
         export.save(
@@ -34,12 +42,16 @@ def main() -> None:
             num_nodes=data.num_nodes,
             num_edges=graph.num_edges,
             num_features=data.num_features,
+            edge_weights=weights is not None,
             dtype=run.config.dtype,
             platforms=["cuda" if jax.default_backend() == "gpu" else "cpu"],
             portable=options.portable,
         )
         exported = export.load(directory)
-    calls = {"run": lambda: run.logits(graph, x), "exported": lambda: exported(graph, x)}
+    calls = {
+        "run": lambda: run.logits(graph, x, weights),
+        "exported": lambda: exported(graph, x, weights),
+    }
     outputs = {name: np.asarray(call(), np.float64) for name, call in calls.items()}
     times = {name: [] for name in calls}
     for _ in range(options.calls):

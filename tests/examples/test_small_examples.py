@@ -58,3 +58,17 @@ def test_exported_model(example):
         difference = re.search(r"largest difference of a logit: (\S+)", out)
         assert difference is not None and float(difference[1]) < 1e-5
         assert "ratio exported / run: " in out
+
+
+def test_exported_model_with_edge_weights(example, tmp_path):
+    pytest.importorskip("flatbuffers")
+    rng = np.random.default_rng(0)
+    nodes = [f"{i},{'xy'[i % 2]},{i % 2}" for i in range(30)]
+    edges = [f"{i},{j},{1 + i % 3}" for i, j in rng.integers(30, size=(90, 2))]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "nodes.csv").write_text("\n".join(["id,label,a", *nodes]))
+    (tmp_path / "set" / "edges.csv").write_text("\n".join(["source,target,weight", *edges]))
+    run(TrainConfig("set", hidden=4, epochs=1, edge_weights=True, run_directory="run"))
+    out = example("exported_model", "run", "--calls", "3")
+    difference = re.search(r"largest difference of a logit: (\S+)", out)
+    assert difference is not None and float(difference[1]) < 1e-5
