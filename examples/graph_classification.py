@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxgnn import readout
-from jaxgnn.data import GraphSet, load
+from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.nn import GIN, Dropout
 from jaxgnn.train import GraphLoader, GraphMinibatch
 
@@ -128,9 +129,19 @@ def run_fold(graphs: GraphSet, fold: int, options: Options) -> tuple[float, int]
 def main() -> None:
     """Parses, trains, prints."""
     options = tyro.cli(Options)
-    graphs = load(options.dataset)
+    for name in ("folds", "epochs", "batch_size"):
+        if getattr(options, name) < 1:
+            option = name.replace("_", "-")
+            sys.exit(f"--{option}: expected at least 1, got {getattr(options, name)}")
+    try:
+        graphs = load(options.dataset)
+    except DataError as error:
+        sys.exit(str(error))
     if not isinstance(graphs, GraphSet) or graphs.features is None or not graphs.num_classes:
         raise SystemExit(f"{options.dataset}: expected graphs with features and classes")
+    folds = sum(name.startswith("fold") for name in graphs.splits)
+    if options.folds > folds:
+        sys.exit(f"--folds: expected at most the {folds} folds of the set, got {options.folds}")
     table = Table(title=f"{graphs.name}: {len(graphs):,} graphs, {graphs.num_classes} classes")
     for column in ("fold", "test accuracy, %", "epoch"):
         table.add_column(column, justify="right")

@@ -35,6 +35,8 @@ def main() -> None:
     """Parses, trains, prints."""
     parse = functools.partial(tyro.cli, Options, config=(tyro.conf.FlagCreatePairsOff,))
     options = parse(default=Options(task="link", patience=0))
+    if options.num_seeds < 1:
+        sys.exit(f"--num-seeds: expected at least 1, got {options.num_seeds}")
     names = [field.name for field in dataclasses.fields(TrainConfig)]
     config = TrainConfig(**{name: getattr(options, name) for name in names})
     rows = []

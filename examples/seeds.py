@@ -38,6 +38,8 @@ def main() -> None:
     names = [field.name for field in dataclasses.fields(TrainConfig)]
     parse = functools.partial(tyro.cli, Options, config=(tyro.conf.FlagCreatePairsOff,))
     options = parse(default=Options(patience=0))
+    if options.num_seeds < 1:
+        sys.exit(f"--num-seeds: expected at least 1, got {options.num_seeds}")
     try:
         if options.preset:
             base = preset(options.preset, options.dataset)

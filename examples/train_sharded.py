@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import sys
 import time
 from typing import Literal
 
@@ -65,6 +66,11 @@ class Options:
 
 def main(options: Options) -> list[float]:
     """Trains, prints the time and the loss, and returns the loss of every step."""
+    for name in ("devices", "steps"):
+        if getattr(options, name) < 1:
+            sys.exit(f"--{name}: expected at least 1, got {getattr(options, name)}")
+    if options.layout == "both" and options.devices % 2:
+        sys.exit(f"--devices: expected an even number with --layout both, got {options.devices}")
     jax.config.update("jax_num_cpu_devices", max(options.devices, 1))
     offsets, senders = benchmark_graph(options.shape, options.scale)
     graph = Graph.from_csr(offsets, senders).with_row_schedule()

@@ -72,3 +72,24 @@ def test_exported_model_with_edge_weights(example, tmp_path):
     out = example("exported_model", "run", "--calls", "3")
     difference = re.search(r"largest difference of a logit: (\S+)", out)
     assert difference is not None and float(difference[1]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("exported_model nowhere", "nowhere is no run directory"),
+        ("exported_model nowhere --calls 0", "--calls: expected at least 1, got 0"),
+        ("seeds digits --num-seeds 0", "--num-seeds: expected at least 1, got 0"),
+        ("link_prediction digits --num-seeds 0", "--num-seeds: expected at least 1, got 0"),
+        ("graph_classification nowhere", "nowhere: no such file"),
+        ("graph_classification nowhere --folds 0", "--folds: expected at least 1, got 0"),
+        ("graph_classification nowhere --batch-size 0", "--batch-size: expected at least 1, got 0"),
+        ("train_sharded --devices 0", "--devices: expected at least 1, got 0"),
+        ("train_sharded --steps 0", "--steps: expected at least 1, got 0"),
+        ("train_sharded --layout both --devices 3", "--devices: expected an even number"),
+    ],
+)
+def test_bad_options_are_one_line(example, command, expected):
+    with pytest.raises(SystemExit) as raised:
+        example(*command.split())
+    assert expected in str(raised.value) and "\n" not in str(raised.value)
