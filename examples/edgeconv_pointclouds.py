@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -165,7 +166,15 @@ def accuracy(model: DGCNN, clouds: Clouds, size: int) -> float:
 def main(arguments: list[str] | None = None) -> float:
     """Trains, prints, and returns the test accuracy of the last epoch."""
     options = tyro.cli(Options, args=arguments)
+    least = {"shapes": 5 * len(KINDS), "points": 1, "k": 1, "hidden": 1, "layers": 1}
+    least |= {"epochs": 1, "batch_size": 1}
+    for name, value in least.items():  # the fifth shape of a kind is its first for the test
+        if getattr(options, name) < value:
+            option = name.replace("_", "-")
+            sys.exit(f"--{option}: expected at least {value}, got {getattr(options, name)}")
     path = options.data and options.data / "points.npz"
+    if path and not path.is_file():
+        sys.exit(f"--data: expected a directory with points.npz, got {options.data}")
     clouds = read(path, options) if path else synthetic(options)
     train = np.flatnonzero(~clouds.test)
     size = min(options.batch_size, len(train))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,6 +145,11 @@ def save_plot(path: Path, fits: dict[tuple[str, int], Fit], options: Options) ->
 def main(arguments: list[str] | None = None) -> dict[tuple[str, int], Fit]:
     """Fits, prints a table, saves the plot, and returns the fits by activation and width."""
     options = tyro.cli(Options, args=arguments)
+    for name, least in (("steps", 1), ("points", 2), ("seeds", 1)):
+        if getattr(options, name) < least:
+            sys.exit(f"--{name}: expected at least {least}, got {getattr(options, name)}")
+    if min(options.hidden, default=0) < 1:
+        sys.exit("--hidden: expected numbers of at least 1")
     pairs = [(name, hidden) for hidden in options.hidden for name in ("maxk", "relu")]
     fits = {(name, hidden): fit(hidden, name, options) for name, hidden in pairs}
     table = Table(title="Root mean square error of a fit of x²", title_justify="left")
