@@ -80,7 +80,7 @@ def square_graph(graph: Any, module: str, *, substitutes: bool = False) -> Graph
 
 
 def features(x: Any, name: str, rows: int, what: str, width: int | None = None) -> Features:
-    """`x` as an array `[rows, ..., width]`, or as the sparse rows of one `[rows, width]`."""
+    """`x` as a floating array `[rows, ..., width]`, or the sparse rows of one `[rows, width]`."""
     x = x if isinstance(x, NodeRows) else unwrap(x)
     if not isinstance(x, jax.Array | np.ndarray | CBSR | NodeRows):
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
@@ -92,6 +92,12 @@ def features(x: Any, name: str, rows: int, what: str, width: int | None = None) 
         raise ValueError(
             f"{name}: expected the shape ({rows}, ..., {last}), a row for each {what}, "
             f"got {x.shape}"
+        )
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        # A linear layer would promote integers: numbers of categories would pass for features.
+        raise TypeError(
+            f"{name}: expected float32, bfloat16, float16 or float64, got {x.dtype} "
+            "(categories: jaxgnn.nn.CategoryEmbedding)"
         )
     return x if isinstance(x, CBSR | NodeRows) else jnp.asarray(x)
 

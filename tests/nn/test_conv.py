@@ -356,6 +356,12 @@ def bad_calls():
         "weights": (lambda: gin(graph, x, weights[1:]), ValueError, "weights.*149"),
         "matrix": (lambda: gcn(graph, x, jnp.ones((150, 2))), ValueError, "weights"),
         "integers": (lambda: sage(graph, x, jnp.ones(150, int)), TypeError, "weights.*int32"),
+        "categories": (lambda: gcn(graph, x.astype(int)), TypeError, "x: expected float32.*int32"),
+        "senders": (
+            lambda: sage(graph, (x.astype(int), None)),
+            TypeError,
+            r"x\[0\]: expected float32.*int32.*CategoryEmbedding",
+        ),
         "one": (lambda: sage(rectangle, x), ValueError, "rectangular graph expected a pair"),
         "three": (lambda: gin(graph, (x, x, x)), ValueError, "got 3 entries"),
         "receivers": (lambda: sage(rectangle, (x, x)), ValueError, r"x\[1\].*\(30, ..., 6\)"),

@@ -11,6 +11,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph
+from jaxgnn.graph import NodeRows
 from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, MaxK, NodeMLP
 from tests.support.devices import two_devices
 from tests.support.paths import ROOT
@@ -330,6 +331,11 @@ def test_bad_input_is_named():
         model(graph, (x, x))
     with pytest.raises(ValueError, match="graph: NodeMLP expected a square graph"):
         make("mlp")(Graph.from_edges([0], [0], num_senders=30, num_receivers=2), x)
+    rows = NodeRows(x.astype(int), jnp.arange(NODES))
+    for model in (make(name) for name in ("gcn", "sage", "gat", "mlp")):
+        for whole in (x.astype(int), np.zeros(x.shape, bool), rows):
+            with pytest.raises(TypeError, match=r"x: expected float32, .* got (int32|bool)"):
+                model(graph, whole)
 
 
 # Linen, and the documents.
