@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.nnx.nn import dtypes
 from jaxtyping import Array, Float, Int
@@ -180,9 +181,12 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
     steps = count(steps, "steps", "steps")
     if narrow > wide:
         raise ValueError(f"narrow: expected at most wide, {wide}, got {narrow}")
-    # In integers: half of `steps` added before the division rounds.
+    # The step from which on i entries fewer are kept, by halves of `steps` rounded up: the product
+    # of two counts need not fit in 32 bits.
+    fewer = np.arange(1, wide - narrow + 1)
+    first = -((steps // 2 - fewer * steps) // max(wide - narrow, 1))
     done = jnp.clip(jnp.asarray(step, jnp.int32), 0, steps)
-    return wide - ((wide - narrow) * done + steps // 2) // steps
+    return wide - jnp.searchsorted(jnp.asarray(first, jnp.int32), done, side="right")
 
 
 def check_activation(activation: Any, widths: Iterable[int]) -> None:

@@ -90,14 +90,6 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
             ValueError,
             "bias: expected None with norm",
         ),
-        (
-            lambda r: MaxK(2)(
-                jnp.ones((3, 8)),
-                norm=nnx.LayerNorm(8, reduction_axes=(0, 1), use_bias=False, rngs=r),
-            ),
-            ValueError,
-            "norm: expected reduction_axes=-1, over features, got",
-        ),
         (lambda r: MaxK(2, dropout=1.0, rngs=r), ValueError, "dropout: .* to less than 1, got 1.0"),
         (lambda r: MaxK(2, dropout=0.5), ValueError, "rngs: expected nnx.Rngs with dropout=0.5"),
         (
@@ -143,6 +135,10 @@ def test_the_schedule_is_linear_and_ends():
     expected = 64 - 48 * np.minimum(np.arange(130) / 100, 1)
     assert np.all(np.abs(np.array(values) - expected) <= 0.5)
     assert int(jax.jit(lambda t: annealed_k(t, 8, 2, 10))(5)) == 5
+    assert int(annealed_k(3, 8, 8, 10)) == 8
+    # Of steps whose number times that of the entries is above 2^31.
+    long = [int(annealed_k(step, 1024, 1, 10**7)) for step in (0, 10**6, 3 * 10**6, 10**7)]
+    assert long == [1024, 922, 717, 1]
 
 
 def test_annealed_k_equals_a_narrower_maxk_without_compiling_again():
