@@ -71,13 +71,15 @@ class CategoryEmbedding(nnx.Module):
             ValueError: another number of columns.
         """
         x = jnp.asarray(unwrap(x))
-        sizes = np.asarray(self.num_categories)
+        sizes = np.asarray(self.num_categories, np.int64)
         if x.ndim != 2 or x.shape[1] != sizes.size:
             raise ValueError(f"x: expected the shape (rows, {sizes.size}), got {x.shape}")
         _check_dtype(x.dtype, int(sizes.max()))
         starts, total = np.cumsum(sizes) - sizes, int(sizes.sum())
-        places = jnp.where((x >= 0) & (x < sizes), x, 0).astype(jnp.int32) + starts
-        places = jnp.where((x >= 0) & (x < sizes), places, total).astype(jnp.int32)
+        # The last category is a number of the dtype. One more need not be: 257 is 256 in bfloat16.
+        known = (x >= 0) & (x <= jnp.asarray(sizes - 1, x.dtype)[None])
+        category = jnp.where(known, x, jnp.zeros_like(x)).astype(jnp.int32)
+        places = jnp.where(known, category + jnp.asarray(starts, jnp.int32)[None], total)
         rows = take_rows(self.embedding[...].astype(self.dtype), places.reshape(-1))
         return rows.reshape(*x.shape, self.features).sum(axis=1)
 

@@ -65,6 +65,15 @@ def test_an_embedding_is_a_row_a_node():
         NodeEmbedding(0, 4, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int32, jnp.bfloat16, jnp.float32])
+def test_categories_are_taken_under_strict_promotion(dtype):
+    embedding = CategoryEmbedding([3, 4], 2, rngs=nnx.Rngs(0))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        out = embedding(jnp.asarray([[2, 3], [0, 1]], dtype))
+    table = np.asarray(embedding.embedding[...])
+    np.testing.assert_allclose(out, table[[2, 0]] + table[[6, 4]], rtol=1e-6)
+
+
 def test_a_category_embedding_is_a_sum_over_the_columns():
     sizes = (5, 2, 300)
     embedding = CategoryEmbedding(sizes, 4, rngs=nnx.Rngs(0))
@@ -99,6 +108,10 @@ def test_a_category_embedding_is_a_sum_over_the_columns():
         with pytest.raises(TypeError, match="x: expected a dtype that holds numbers to 299"):
             fresh(jnp.zeros((1, 3), narrow))
     assert fresh(jnp.zeros((1, 3), jnp.float16)).dtype == jnp.float32
+    # The last category is one where the dtype has no larger number after it.
+    last = CategoryEmbedding([257], 4, rngs=nnx.Rngs(0))
+    row = last(jnp.full((1, 1), 256, jnp.bfloat16))
+    np.testing.assert_array_equal(row, last.embedding[...][256:])
     with pytest.raises(ValueError, match=r"x: expected the shape \(rows, 3\)"):
         fresh(jnp.zeros((1, 2)))
     with pytest.raises(ValueError, match="num_categories: expected a number for each column"):
