@@ -8,6 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._ordered_sum import take_rows
@@ -88,11 +89,13 @@ class DotDecoder(nnx.Module):
             senders, receivers: the ends of each link; out of range gives NaN.
 
         Raises:
+            TypeError: `x` is not floating, or an end no integer.
             ValueError: shapes that do not fit.
         """
         one, other = _ends(x, senders, receivers)
-        wide = accumulation_dtype(one.dtype)
-        return jnp.sum(one.astype(wide) * other.astype(wide), axis=-1).astype(one.dtype)
+        dtype = jnp.promote_types(one.dtype, other.dtype)
+        wide = accumulation_dtype(dtype)
+        return jnp.sum(one.astype(wide) * other.astype(wide), axis=-1).astype(dtype)
 
 
 class MLPDecoder(nnx.Module):
@@ -162,7 +165,7 @@ def _ends(x: NodeOutputs, senders: Array, receivers: Array) -> tuple[Array, Arra
     for name, nodes in (("senders", senders), ("receivers", receivers)):
         if nodes.size and not jnp.issubdtype(nodes.dtype, jnp.integer):
             raise TypeError(f"{name}: expected integers, got {nodes.dtype}")
-    rows = [jnp.asarray(unwrap(rows)) for rows in ends]
+    rows = [checks.floating(rows, "x") for rows in ends]  # of integers none says out of range
     return _rows_at(rows[0], senders), _rows_at(rows[1], receivers)
 
 

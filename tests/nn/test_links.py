@@ -43,6 +43,17 @@ def test_decoders_score_pairs_and_differentiate():
         DotDecoder()(x, senders, jnp.asarray(receivers, jnp.float32))
     with pytest.raises(ValueError, match=r"x: expected rows \(nodes, features\)"):
         decoder((x, other[:, :2]), senders, receivers)
+    for score in (DotDecoder(), decoder):
+        with pytest.raises(TypeError, match=r"x: expected float32, .* got int32"):
+            score((x, other.astype(int)), senders, receivers)
+
+
+def test_the_order_of_a_pair_changes_no_score():
+    x, ends = normal(7, 4), (jnp.array([0, 6]), jnp.array([1, 2]))
+    narrow = x.astype(jnp.bfloat16)
+    one, other = DotDecoder()((narrow, x), *ends), DotDecoder()((x, narrow), *ends[::-1])
+    assert one.dtype == other.dtype == jnp.float32
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
