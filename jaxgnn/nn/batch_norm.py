@@ -64,6 +64,10 @@ class BatchNorm(nnx.BatchNorm):
             param_dtype=param_dtype,
             rngs=nnx.Rngs(0) if rngs is None else rngs,
         )
+        # Flax has float32: after eval() a model of float64 would compute with rounded statistics.
+        wide = accumulation_dtype(checks.floating_dtype(param_dtype, "param_dtype"))
+        self.mean = nnx.BatchStat(self.mean[...].astype(wide))
+        self.var = nnx.BatchStat(self.var[...].astype(wide))
 
     def __call__(
         self,

@@ -338,6 +338,21 @@ def test_batch_norm_of_the_rows_that_count():
         module(jnp.asarray(x), mask=jnp.ones(3, bool))
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_running_statistics_of_float64(x64, masked):
+    x = np.random.default_rng(2).normal(50, 2, (9, 5))
+    module = BatchNorm(5, param_dtype=jnp.float64)
+    reference = torch.nn.BatchNorm1d(5, momentum=0.1, dtype=torch.float64)
+    module(jnp.asarray(x), mask=jnp.ones(9, bool) if masked else None)
+    reference(torch.from_numpy(x))
+    assert module.mean[...].dtype == module.var[...].dtype == jnp.float64
+    np.testing.assert_allclose(module.mean[...], reference.running_mean, rtol=1e-13)
+    np.testing.assert_allclose(module.var[...], 0.9 + 0.1 * x.var(axis=0), rtol=1e-13)
+    module.eval()
+    expected = (x - 0.1 * x.mean(axis=0)) / np.sqrt(0.9 + 0.1 * x.var(axis=0) + 1e-5)
+    np.testing.assert_allclose(module(jnp.asarray(x)), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("rows", [4, 3000])
 def test_padding_that_is_not_finite_stays_out_of_batch_norm(rows, value):
