@@ -58,11 +58,7 @@ def linear(
         TypeError: a width is no integer, a dtype is not floating, or `rngs` are none.
         ValueError: a width is below 1.
     """
-    if not isinstance(rngs, nnx.Rngs):
-        raise TypeError(f"rngs: expected nnx.Rngs, got {type(rngs).__name__}")
-    if dtype is not None:
-        floating_dtype(dtype, "dtype")
-    floating_dtype(param_dtype, "param_dtype")
+    check_options(dtype, param_dtype, rngs)
     return nnx.Linear(
         width(in_features, "in_features"),
         width(out_features, "out_features"),
@@ -74,6 +70,15 @@ def linear(
         dot_general=dot_general,
         rngs=rngs,
     )
+
+
+def check_options(dtype: Any, param_dtype: Any, rngs: Any) -> None:
+    """What all layers with parameters take."""
+    if not isinstance(rngs, nnx.Rngs):
+        raise TypeError(f"rngs: expected nnx.Rngs, got {type(rngs).__name__}")
+    if dtype is not None:
+        floating_dtype(dtype, "dtype")
+    floating_dtype(param_dtype, "param_dtype")
 
 
 def width(value: Any, name: str) -> int:

@@ -54,6 +54,9 @@ class BatchNorm(nnx.BatchNorm):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ):
+        param_dtype = checks.floating_dtype(param_dtype, "param_dtype")
+        if dtype is not None:
+            checks.floating_dtype(dtype, "dtype")
         super().__init__(
             width(features, "features"),
             epsilon=checks.number(epsilon, "epsilon", 0, float("inf")),
@@ -65,7 +68,7 @@ class BatchNorm(nnx.BatchNorm):
             rngs=nnx.Rngs(0) if rngs is None else rngs,
         )
         # Flax has float32: after eval() a model of float64 would compute with rounded statistics.
-        wide = accumulation_dtype(checks.floating_dtype(param_dtype, "param_dtype"))
+        wide = accumulation_dtype(param_dtype)
         self.mean = nnx.BatchStat(self.mean[...].astype(wide))
         self.var = nnx.BatchStat(self.var[...].astype(wide))
 

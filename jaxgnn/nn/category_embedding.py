@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Shaped
 
 from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph._ordered_sum import take_rows
-from jaxgnn.nn._linear import Initializer, count, width
+from jaxgnn.nn._linear import Initializer, check_options, count, width
 
 
 class CategoryEmbedding(nnx.Module):
@@ -33,7 +33,7 @@ class CategoryEmbedding(nnx.Module):
         rngs: `params` is used.
 
     Raises:
-        TypeError, ValueError: a number or width that is none, or no columns.
+        TypeError, ValueError: a number, width, dtype or `rngs` that is none, or no columns.
 
     Source: OGB's `AtomEncoder` and `BondEncoder` (Hu et al., NeurIPS 2020).
     """
@@ -48,10 +48,14 @@ class CategoryEmbedding(nnx.Module):
         embedding_init: Initializer | None = None,
         rngs: nnx.Rngs,
     ):
+        if not isinstance(num_categories, Iterable):
+            got = type(num_categories).__name__
+            raise TypeError(f"num_categories: expected a number for each column, got {got}")
         sizes = [count(size, "num_categories", "categories") for size in num_categories]
         if not sizes:
             raise ValueError("num_categories: expected a number for each column, got none")
         self.features = width(features, "features")
+        check_options(dtype, param_dtype, rngs)
         self.num_categories = tuple(sizes)
         self.dtype = jnp.dtype(param_dtype if dtype is None else dtype)
         init = embedding_init or jax.nn.initializers.xavier_uniform()

@@ -41,6 +41,7 @@ class GraphNorm(nnx.Module):
     ):
         self.features = width(features, "features")
         self.epsilon = checks.number(epsilon, "epsilon", 0, float("inf"))
+        checks.floating_dtype(param_dtype, "param_dtype")
         self.scale = nnx.Param(jnp.ones(features, param_dtype))
         self.bias = nnx.Param(jnp.zeros(features, param_dtype))
         self.mean_scale = nnx.Param(jnp.ones(features, param_dtype))

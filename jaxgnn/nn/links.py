@@ -12,7 +12,7 @@ from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._ordered_sum import take_rows
-from jaxgnn.nn._linear import Initializer, count, width
+from jaxgnn.nn._linear import Initializer, check_options, count, width
 from jaxgnn.nn.mlp import MLP, Activation
 
 NodeOutputs = (
@@ -35,7 +35,7 @@ class NodeEmbedding(nnx.Embed):
         rngs: `params` is used.
 
     Raises:
-        TypeError, ValueError: a number or width that is none.
+        TypeError, ValueError: a number, width, dtype or `rngs` that is none.
 
     Source: Flax's `nnx.Embed`, of which it is one.
     """
@@ -51,6 +51,7 @@ class NodeEmbedding(nnx.Embed):
         rngs: nnx.Rngs,
     ):
         features = width(features, "features")
+        check_options(dtype, param_dtype, rngs)
         super().__init__(
             count(num_nodes, "num_nodes", "nodes"),
             features,

@@ -129,3 +129,16 @@ def test_a_category_embedding_is_a_sum_over_the_columns():
         CategoryEmbedding((), 4, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="num_categories"):
         CategoryEmbedding((3, 0), 4, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=r"num_categories: .* each column, got int"):
+        CategoryEmbedding(3, 4, rngs=nnx.Rngs(0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "create", [NodeEmbedding, lambda n, *a, **k: CategoryEmbedding([n], *a, **k)]
+)
+def test_bad_options_of_embeddings_are_named(create):
+    for name in ("dtype", "param_dtype"):
+        with pytest.raises(TypeError, match=rf"^{name}: expected float32, .* got int32"):
+            create(3, 4, **{name: jnp.int32}, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=r"rngs: expected nnx.Rngs, got NoneType"):
+        create(3, 4, rngs=None)

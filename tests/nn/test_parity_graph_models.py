@@ -251,6 +251,9 @@ def test_refusals():
         GINEConv(jax.nn.relu)(graph, (x, x[:, :1]), edge_attr)
     with pytest.raises(TypeError, match=r"x: expected float32, .* got int32"):
         GINEConv(jax.nn.relu)(graph, x.astype(jnp.int32), edge_attr)
+    for norm in (GraphNorm, BatchNorm):
+        with pytest.raises(TypeError, match=r"param_dtype: expected float32, .* got int32"):
+            norm(3, param_dtype=jnp.int32)
     mlp = MLP([6, 3], rngs=nnx.Rngs(0))
     for options, error_type, message in (
         ({"edge_dim": 0}, ValueError, "edge_dim: expected at least 1, got 0"),
