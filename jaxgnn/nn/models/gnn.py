@@ -205,7 +205,10 @@ class GNN(nnx.Module):
 
         Args:
             graph: a square graph, or `Blocks` of as many hops as there are layers; or a batch of
-                square graphs, whose padding batch normalization leaves out.
+                square graphs, whose padding batch normalization leaves out. In blocks sampled
+                without `deduplicate` a self-loop of the graph is an edge from another place: layers
+                that put one self-loop at each node (`GCNConv` without degrees, `GATConv`,
+                `GATv2Conv`, `AGNNConv`) then have it and their own.
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
                 `blocks.take(features)`, or `blocks.rows(features)`.
             weights: of the edges, in the graph's edge order, not the user's
