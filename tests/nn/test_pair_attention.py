@@ -102,6 +102,13 @@ def test_low_precision():
         np.testing.assert_allclose(out.astype("f"), exact, rtol=0, atol=2**-4 * scale)
 
 
+@pytest.mark.parametrize("layer", [GATv2Conv, TransformerConv])
+def test_an_axis_of_the_features_may_be_empty(layer):
+    graph, edge_attr = skewed_graph(NODES, EDGES), normal(EDGES, 2)
+    conv = layer(WIDTH, 4, heads=2, edge_dim=2, rngs=nnx.Rngs(0))
+    assert CALL(conv, graph, jnp.zeros((NODES, 0, WIDTH)), edge_attr).shape == (NODES, 0, 8)
+
+
 def test_the_models():
     agnn = nnx.eval_shape(lambda: AGNN(WIDTH, 16, 3, num_layers=4, rngs=nnx.Rngs(0)))
     assert len(agnn.convs) == 4 and agnn.linear_in.kernel.shape == (WIDTH, 16)

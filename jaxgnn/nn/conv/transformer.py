@@ -205,6 +205,8 @@ class TransformerConv(nnx.Module):
             own = query[:, head].astype(dtype) @ kernel[:, head % self.heads].T
             return jnp.sum(gather_edges(graph, receivers=own) * edge_attr, axis=1)
 
+        if query.shape[1] == 0:  # an axis of x has no entries
+            return jnp.zeros((graph.num_edges, 0), dtype)
         return scale * jnp.stack([of_head(head) for head in range(query.shape[1])], axis=1)
 
     def _edge_values(
@@ -217,4 +219,6 @@ class TransformerConv(nnx.Module):
             summed = segment_reduce(graph, weights[:, head, None] * edge_attr)
             return summed @ kernel[:, head % self.heads]
 
+        if weights.shape[1] == 0:
+            return jnp.zeros((graph.num_receivers, 0, self.out_features), weights.dtype)
         return jnp.stack([of_head(head) for head in range(weights.shape[1])], axis=1)
