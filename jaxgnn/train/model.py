@@ -24,6 +24,10 @@ _WEIGHTED = (GCN, GraphSAGE, GIN)
 SAMPLING_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _SAMPLING))
 """The models whose layers aggregate a sample of the edges if asked to."""
 
+LOOP_MODELS = ("agnn", "gat", "gatv2")
+"""The models whose layers put one self-loop at each node, in place of the graph's. `GCN` does so by
+the degrees of the whole graph, where nodes are sampled."""
+
 WEIGHTED_MODELS = tuple(name for name, model in MODELS.items() if issubclass(model, _WEIGHTED))
 """The models that a run trains with weights of the edges."""
 

@@ -19,13 +19,14 @@ from jaxgnn.data.registry import of_nodes
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH
+from jaxgnn.graph.transform import remove_self_loops
 from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
 from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.description import DatasetDescription, normalizes_features
 from jaxgnn.train.edge_weights import edge_weights_of
 from jaxgnn.train.loop import Compiled
-from jaxgnn.train.model import WEIGHTED_MODELS
+from jaxgnn.train.model import LOOP_MODELS, WEIGHTED_MODELS
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.own_parts import OwnParts, check_whole
 from jaxgnn.train.records import fingerprint
@@ -230,7 +231,7 @@ def make_task(
         task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
         return dataclasses.replace(task, features=own.features)
     weights = edge_weights_of(config, dataset, training=True)
-    graph = prepared(dataset.graph, config)
+    graph = prepared(_without_own_loops(dataset.graph, config), config)
     if training:
         graph = tiled(graph, config)
     graph = sharded.shard_graph(graph, config, partition)
@@ -242,6 +243,17 @@ def make_task(
         features_on=config.features_on,
         weights=weights,
     )
+
+
+def _without_own_loops(graph: Graph, config: TrainConfig) -> Graph:
+    """The graph without self-loops where layers put one at each node in their place, which they
+    cannot in a tree of samples: there each edge comes from a place of its own."""
+    in_trees = config.num_neighbors and not config.deduplicate
+    if not (in_trees and config.model in LOOP_MODELS) or graph.self_loops is None:
+        return graph
+    if not np.asarray(graph.self_loops).any():
+        return graph
+    return remove_self_loops(graph)[0]
 
 
 def prepared(graph: Graph, config: TrainConfig) -> Graph:

@@ -61,6 +61,7 @@ def run(page: str, names: dict[str, Any] | None = None, **replaced: str) -> dict
 
 def test_every_page_with_code_has_a_test():
     here = {"index", "data", "tiles", "sampling", "partition", "training", "serving"}
+    here |= {"normalization"}
     pages = {path for path in (ROOT / "docs").rglob("*.md") if "```python" in path.read_text()}
     assert {path.stem for path in pages} == here | ELSEWHERE
 
@@ -88,6 +89,7 @@ def test_pages_of_few_lines():
     assert run("index.md")["y"].shape == (4, 3)
     assert run("data.md")["split"].train.any()
     assert run("kernels/tiles.md")["result"].restore().size == 4
+    assert run("kernels/normalization.md")["norm"].num_features == 64
 
 
 @pytest.mark.system

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from jaxgnn import Graph
 from jaxgnn.train import (
     Checkpoints,
     ConfigError,
@@ -23,6 +25,7 @@ from jaxgnn.train import (
 )
 from jaxgnn.train.interrupt import PostponedInterrupt
 from jaxgnn.train.loop import Compiled, UnfinishedEpoch, copy
+from jaxgnn.train.node_problem import make_task
 from jaxgnn.train.optimizer import steps_done
 from jaxgnn.train.step import no_loss
 from jaxgnn_cli import main
@@ -36,6 +39,34 @@ CONFIG = TrainConfig(
 
 def task_of(dataset) -> Task:
     return Task.from_dataset(dataset, dataset.splits["only"])
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("deduplicate", [False, True])
+@pytest.mark.parametrize("model", ["gat", "gatv2", "agnn", "transformer", "gcn"])
+def test_self_loops_count_in_samples_as_on_the_whole_graph(model, deduplicate):
+    """In a tree of samples a self-loop is an edge from another place of the same node."""
+    dataset, nodes = toy(), np.arange(0, NODES, 2)
+    ends = (np.asarray(end) for end in (dataset.graph.senders, dataset.graph.receivers))
+    ends = (np.concatenate([end, nodes, nodes[:4]]) for end in ends)
+    dataset = dataclasses.replace(dataset, graph=Graph.from_edges(*ends, num_nodes=NODES))
+    config = TrainConfig(
+        model=model,
+        hidden=8,
+        layers=2,
+        dropout=0.0,
+        num_neighbors="40,40",  # all of them
+        deduplicate=deduplicate,
+    ).check()
+    task = make_task(config, dataset, dataset.splits["only"])
+    program, state = build(config, task)
+    outputs = nnx.merge(program.inference, state.params, state.rest)
+    neighbors = [task.graph, task.features, task.labels, config.neighbors]
+    loader = NeighborLoader(*neighbors, batch_size=NODES, shuffle=False, deduplicate=deduplicate)
+    (batch,) = loader
+    blocks = batch.blocks.with_degrees(task.graph)
+    expected = outputs(dataset.graph, task.features)
+    np.testing.assert_allclose(outputs(blocks, batch.features), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_epoch_is_a_step_on_each_batch_of_the_loader():

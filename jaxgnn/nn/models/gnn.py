@@ -208,7 +208,8 @@ class GNN(nnx.Module):
                 square graphs, whose padding batch normalization leaves out. In blocks sampled
                 without `deduplicate` a self-loop of the graph is an edge from another place: layers
                 that put one self-loop at each node (`GCNConv` without degrees, `GATConv`,
-                `GATv2Conv`, `AGNNConv`) then have it and their own.
+                `GATv2Conv`, `AGNNConv`) then have it and their own: sample from a graph without
+                (`jaxgnn.transform.remove_self_loops`).
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
                 `blocks.take(features)`, or `blocks.rows(features)`.
             weights: of the edges, in the graph's edge order, not the user's
