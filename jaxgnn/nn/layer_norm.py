@@ -15,9 +15,9 @@ class LayerNorm(nnx.LayerNorm):
 
     $$y_i = s \, \frac{x_i - \mathrm{mean}(x_i)}{\sqrt{\mathrm{var}(x_i) + \varepsilon}} + b$$
 
-    over the features of each row. Parameters, options and results are those of `nnx.LayerNorm`,
-    but for the variance, which is always that of the differences from the mean: `use_fast_variance`
-    makes no difference. On a GPU, and of other axes than the last, it is `nnx.LayerNorm`.
+    over the features of each row. Parameters, options and results are those of `nnx.LayerNorm`. The
+    kernel's variance is that of the differences from the mean, whatever `use_fast_variance` is.
+    On a GPU, and of other axes than the last, it is `nnx.LayerNorm`.
 
     Raises:
         TypeError, ValueError: as `nnx.LayerNorm` does.
