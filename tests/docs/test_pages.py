@@ -161,13 +161,15 @@ def test_serving(tmp_path, monkeypatch):
     sizes: dict[str, Any] = {"num_nodes": 210, "num_edges": 400, "num_features": 3}
     export.save(node.model, "nodes", **sizes)
     export.save(node.model, "portable", portable=True, **sizes)
+    export.save(node.model, "weighted", portable=True, edge_weights=True, **sizes)
     counts = {"num_graphs": 2, "num_edge_features": 1}
     export.save(SumOfNodes(), "graphs", num_nodes=500, num_edges=700, num_features=3, **counts)
     export.save(link.model.encoder, "links", decoder=link.model.decoder, **sizes)
 
     names: dict[str, Any] = {"graph": graph, "x": x, "senders": rows[0], "receivers": rows[1]}
     folders = iter(["nodes", "links", "graphs", "portable"])
-    for block in blocks("serving.md"):
+    *pages, portable, with_weights = blocks("serving.md")
+    for block in (*pages, portable):
         block = block.replace("PATH/TO/DATA", "small.npz")
         block = block.replace('"RUN"', '"link"' if "load_link_run" in block else '"node"')
         if "DIRECTORY" in block:
@@ -185,4 +187,11 @@ def test_serving(tmp_path, monkeypatch):
         elif "load_run" in block:
             np.testing.assert_allclose(names["probabilities"].sum(axis=1), 1, rtol=1e-5)
     expected = node.logits(graph, x)
+    np.testing.assert_allclose(names["logits"], expected, rtol=1e-5, atol=1e-5)
+    # In place of the last line.
+    weighted = portable.replace("DIRECTORY", "weighted").rpartition("logits = ")[0] + with_weights
+    names["weights"] = rng.random(rows.shape[1], np.float32)
+    exec(compile(weighted, "serving.md", "exec"), names)
+    own, weights = Graph.from_edges(*rows, num_nodes=200, edge_data=names["weights"])
+    expected = node.model(own, x, weights)
     np.testing.assert_allclose(names["logits"], expected, rtol=1e-5, atol=1e-5)

@@ -384,7 +384,7 @@ def test_folds_are_runs_and_go_on_after_an_interruption(tmp_path, capsys):
         assert main(["train", *arguments, "--folds", "2"]) == 2
         assert message in capsys.readouterr().err
     assert main(["info", "digits", "--folds", "2"]) == 2
-    with pytest.raises(ConfigError, match="--split: toy has 10 splits, numbered from 0, got 10"):
+    with pytest.raises(ConfigError, match="--folds: expected at most the 10 splits of toy, got 11"):
         run_folds(config, 11, dataset=graphs)
 
 
