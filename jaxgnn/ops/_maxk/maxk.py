@@ -21,6 +21,7 @@ from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.ops._core import checks, dropout_mask
+from jaxgnn.ops._core.normalize import normalize
 from jaxgnn.ops._core.sparse_rows import (
     MAX_WIDTH,
     SparseRows,
@@ -229,7 +230,7 @@ def maxk(
                 selected = normalized.select(static, rows, scale, bias, philox_key)
             else:
                 # The CUDA kernels of normalized rows are not timed yet.
-                z = reference.normalize(epsilon, rows, scale) + bias[None, :]
+                z = normalize(epsilon, rows, scale) + bias[None, :]
                 selected = rules.select(k, drop_below, z.astype(x.dtype), None, philox_key)
     values, indices = selected
     if active is not None:

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt, UInt32
 
 from jaxgnn._core import ffi
-from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import with_vmap_rule
-from jaxgnn._core.linear_call import instantiate, is_zero, linear_call
+from jaxgnn._core.known_gradients import KnownGradients, gradients_by_jax
 from jaxgnn.ops._core import dropout_mask
-from jaxgnn.ops._maxk import reference, rules, selection_kernels
+from jaxgnn.ops._core.normalize import normalize
+from jaxgnn.ops._maxk import rules, selection_kernels
 
 _TARGET = "jaxgnn_maxk_normalized_gradient"
 # Each block of rows has its own sums for the scale and the bias.
@@ -55,43 +55,13 @@ def select(
     values, indices = selection_kernels.select_normalized(
         static.k, static.drop_below, static.epsilon, *operands, philox_key
     )
-    return _selected(static, (values, indices, philox_key), x, scale, bias), indices
-
-
-@functools.partial(custom_jvp, nondiff_argnums=(0,))
-def _selected(static, selected, x, scale, bias):
-    """The selected values, as a function of the rows, the scale and the bias."""
-    return selected[0]
-
-
-def _selected_jvp(static, primals, tangents):
-    (_, indices, philox_key), *operands = primals
-    values: Array = _selected(static, *primals)  # with the derivative of the outer level
-    moving = tangents[1:]
-    if is_zero(moving):
-        return values, ffi.zeros_like(values)
-    fixed = (indices, philox_key)
-    moving = tuple(instantiate(t, o) for t, o in zip(moving, operands, strict=True))
-
-    def function(residuals, tangents):
-        fixed, operands = residuals
-        return jax.jvp(functools.partial(_kept, static, fixed), operands, tangents)[1]
-
-    def transpose(residuals, gradient):
-        fixed, (x, scale, _) = residuals
-        return _gradients(static, fixed, x, scale, gradient)
-
-    residuals = fixed, tuple(operands)
-    return values, linear_call(function, transpose, residuals, moving, like=values)
-
-
-_selected.defjvp(_selected_jvp, symbolic_zeros=True)
+    return _selected(static, values, (indices, philox_key), x, scale, bias), indices
 
 
 def _kept(static, fixed, x, scale, bias):
     """The values at fixed positions, in JAX."""
     indices, philox_key = fixed
-    z = reference.normalize(static.epsilon, x, scale) + bias[None, :]
+    z = normalize(static.epsilon, x, scale) + bias[None, :]
     values = rules.gather(x.shape[1], indices, z)
     if philox_key is not None:
         values = values * dropout_mask.keep_factors_at(
@@ -100,15 +70,15 @@ def _kept(static, fixed, x, scale, bias):
     return values.astype(x.dtype)
 
 
-@functools.partial(custom_jvp, nondiff_argnums=(0,))
-def _gradients(static, fixed, x, scale, gradient):
+def _gradients(static, fixed, gradient, x, scale, bias):
     """The gradients of the rows, the scale and the bias, by that of the selected values."""
     indices, philox_key = fixed
     keys = jnp.zeros((0, 2), jnp.uint32) if philox_key is None else philox_key[None, :]
     rows, width = x.shape
     accumulator = accumulation_dtype(x.dtype)
 
-    def kernel(blocks, x, scale, keys, gradient, indices):
+    def kernel(blocks, indices, keys, gradient, x, scale, bias):
+        del bias
         dx, sums, _ = ffi.call(
             _TARGET,
             [x, scale[None, :], keys, gradient, indices],
@@ -118,9 +88,9 @@ def _gradients(static, fixed, x, scale, gradient):
         )
         return dx, sums[0], sums[1]
 
-    def otherwise(x, scale, keys, gradient, indices):
+    def otherwise(indices, keys, *operands):
         fixed = indices, None if keys.shape[0] == 0 else keys[0]
-        return _gradients_in_jax(static, fixed, x, scale, gradient)
+        return gradients_by_jax(_kept, static, fixed, *operands)
 
     def rule(call, axis_size, batched, *operands):
         del call, axis_size
@@ -132,20 +102,8 @@ def _gradients(static, fixed, x, scale, gradient):
     choose: Any = functools.partial(dispatch, (_TARGET,), on_cpu, otherwise, platforms=("cpu",))
     if x.dtype != jnp.float64:
         choose = functools.partial(dispatch, (_TARGET,), on_gpu, choose, platforms=("cuda",))
-    return with_vmap_rule(choose, rule)(x, scale, keys, gradient, indices)
+    return with_vmap_rule(choose, rule)(indices, keys, gradient, x, scale, bias)
 
 
-def _gradients_in_jax(static, fixed, x, scale, gradient):
-    bias = ffi.zeros_like(scale)
-    return jax.vjp(functools.partial(_kept, static, fixed), x, scale, bias)[1](gradient)
-
-
-@functools.partial(_gradients.defjvp, symbolic_zeros=True)
-def _gradients_jvp(static, primals, tangents):
-    fixed, *operands = primals
-    out = _gradients(static, *primals)
-    if is_zero(tangents[1:]):
-        return out, tuple(map(ffi.zeros_like, out))
-    moving = [instantiate(t, o) for t, o in zip(tangents[1:], operands, strict=True)]
-    _, tangent = jax.jvp(functools.partial(_gradients_in_jax, static, fixed), operands, moving)
-    return out, tangent
+_selected = KnownGradients(_kept, lambda static, values, *_: values, _gradients)
+"""The selected values, which are known, as a function of the rows, the scale and the bias."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, UInt, UInt32
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.ops._aggregation import kernels as aggregation
 from jaxgnn.ops._core import dropout_mask
+from jaxgnn.ops._core.normalize import normalize
 from jaxgnn.ops._core.rows import Rows
 from jaxgnn.ops._core.sparse_rows import gather, index_dtype, scatter
 
@@ -47,16 +48,6 @@ def transform(
         zero = jnp.zeros((), accumulator)
         z = jnp.where(factors > zero, z * factors, zero)
     return z.astype(x.dtype)
-
-
-def normalize(
-    epsilon: float, x: Float[Array, "rows width"], scale: Float[Array, " width"]
-) -> Float[Array, "rows width"]:
-    """Rows of mean 0 and variance 1, times `scale`, in the accumulation dtype."""
-    x = x.astype(accumulation_dtype(x.dtype))
-    centered = x - x.mean(axis=1, keepdims=True)
-    variance = jnp.square(centered).mean(axis=1, keepdims=True)
-    return centered * jax.lax.rsqrt(variance + epsilon) * scale.astype(x.dtype)[None, :]
 
 
 def spgemm(

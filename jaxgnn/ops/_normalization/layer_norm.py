@@ -18,15 +18,14 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
-from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dispatch import dispatch, on_one_device
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import with_vmap_rule
-from jaxgnn._core.linear_call import instantiate, is_zero, linear_call
+from jaxgnn._core.known_gradients import KnownGradients, gradients_by_jax
+from jaxgnn.ops._core.normalize import normalize
 
 # Each block of rows has its own sums for the scale and the bias.
 _ROWS_OF_A_BLOCK, _MOST_BLOCKS = 512, 64
@@ -51,7 +50,7 @@ def layer_norm(
         return by_jax(epsilon, *operands)
     rows, scale, bias = ffi.unify_varying(*operands)
     rows = rows.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    return _layer_norm(epsilon, rows, scale, bias).reshape(x.shape)
+    return _layer_norm(epsilon, None, None, rows, scale, bias).reshape(x.shape)
 
 
 def by_jax(
@@ -61,11 +60,8 @@ def by_jax(
     bias: Float[Array, " width"],
 ) -> Float[Array, "*rows width"]:
     """The same, of a scale and a bias in the accumulation dtype."""
-    wide = x.astype(scale.dtype)
-    centered = wide - wide.mean(axis=-1, keepdims=True)
-    variance = jnp.square(centered).mean(axis=-1, keepdims=True)
     of_features = (1,) * (x.ndim - 1) + scale.shape
-    normalized = centered * jax.lax.rsqrt(variance + epsilon) * scale.reshape(of_features)
+    normalized = normalize(epsilon, x, scale)
     return (normalized + bias.reshape(of_features)).astype(x.dtype)
 
 
@@ -80,8 +76,14 @@ def _on_cpu(target: str, kernel: Any, otherwise: Any, *operands: Array) -> Any:
     return with_vmap_rule(functools.partial(on_one_device, serve, otherwise), rule)(*operands)
 
 
-@functools.partial(custom_jvp, nondiff_argnums=(0,))
-def _layer_norm(epsilon, x, scale, bias):
+def _function(epsilon, fixed, x, scale, bias):
+    del fixed
+    return by_jax(epsilon, x, scale, bias)
+
+
+def _value(epsilon, known, fixed, x, scale, bias):
+    del known, fixed
+
     def kernel(x, scale, bias):
         results = [(x.shape, x.dtype)]
         return ffi.call("jaxgnn_layer_norm", [x, scale, bias], results, epsilon=epsilon)[0]
@@ -90,30 +92,13 @@ def _layer_norm(epsilon, x, scale, bias):
     return _on_cpu("jaxgnn_layer_norm", kernel, otherwise, x, scale, bias)
 
 
-@functools.partial(_layer_norm.defjvp, symbolic_zeros=True)
-def _jvp(epsilon, primals, tangents):
-    out: Array = _layer_norm(epsilon, *primals)
-    if is_zero(tangents):
-        return out, ffi.zeros_like(out)
-    moving = tuple(instantiate(t, o) for t, o in zip(tangents, primals, strict=True))
-
-    def function(operands, tangents):
-        return jax.jvp(functools.partial(by_jax, epsilon), operands, tangents)[1]
-
-    def transpose(operands, gradient):
-        x, scale, _ = operands
-        return _gradients(epsilon, x, scale, gradient)
-
-    return out, linear_call(function, transpose, tuple(primals), moving, like=out)
-
-
-@functools.partial(custom_jvp, nondiff_argnums=(0,))
-def _gradients(epsilon, x, scale, gradient):
+def _gradients(epsilon, fixed, gradient, x, scale, bias):
     """The gradients of the rows, the scale and the bias, by that of the result."""
     rows, width = x.shape
     blocks = min(-(-rows // _ROWS_OF_A_BLOCK), _MOST_BLOCKS)
 
-    def kernel(x, scale, gradient):
+    def kernel(gradient, x, scale, bias):
+        del bias
         sums = [((2, width), scale.dtype), ((blocks, 2 * width), scale.dtype)]
         results = [(x.shape, x.dtype), *sums]
         dx, sums, _ = ffi.call(
@@ -121,20 +106,8 @@ def _gradients(epsilon, x, scale, gradient):
         )
         return dx, sums[0], sums[1]
 
-    otherwise = functools.partial(_gradients_by_jax, epsilon)
-    return _on_cpu("jaxgnn_layer_norm_gradient", kernel, otherwise, x, scale, gradient)
+    otherwise = functools.partial(gradients_by_jax, _function, epsilon, fixed)
+    return _on_cpu("jaxgnn_layer_norm_gradient", kernel, otherwise, gradient, x, scale, bias)
 
 
-def _gradients_by_jax(epsilon, x, scale, gradient):
-    bias = ffi.zeros_like(scale)
-    return jax.vjp(functools.partial(by_jax, epsilon), x, scale, bias)[1](gradient)
-
-
-@functools.partial(_gradients.defjvp, symbolic_zeros=True)
-def _gradients_jvp(epsilon, primals, tangents):
-    out = _gradients(epsilon, *primals)
-    if is_zero(tangents):
-        return out, tuple(map(ffi.zeros_like, out))
-    moving = [instantiate(t, o) for t, o in zip(tangents, primals, strict=True)]
-    _, tangent = jax.jvp(functools.partial(_gradients_by_jax, epsilon), primals, tuple(moving))
-    return out, tangent
+_layer_norm = KnownGradients(_function, _value, _gradients)
