@@ -1,4 +1,5 @@
-// What a row is normalized by, and how rows are shared out whose work is alike.
+// What a row is normalized by, and how rows are shared out whose work is alike, with sums or
+// without.
 //
 // Included by translation units that are compiled for several instruction sets: everything here is
 // in an anonymous namespace, so that no two of them share code.
@@ -43,11 +44,28 @@ Moments<Accumulator<T>> moments_of(const T* x, int64_t width, double epsilon) {
   return {mean, A{1} / std::sqrt(squares / count + static_cast<A>(epsilon))};
 }
 
-// sums[i] = partials[0][i] + partials[1][i] + ..., of `count` blocks of `size`.
-template <class A>
-void add_blocks(const A* partials, int64_t count, int64_t size, A* sums) {
+// Calls body(lanes, f) for vectors of `width` numbers from f on, and for single ones at the end.
+template <class T, class F>
+JAXGNN_INLINE void over_vectors(int64_t width, const F& body) {
+  constexpr int N = kLanes<T>;
+  int64_t f = 0;
+  for (; f + N <= width; f += N) body(Constant<N>{}, f);
+  for (; f < width; ++f) body(Constant<1>{}, f);
+}
+
+// sums[i] = what body(row, own) adds to own[i] over all rows. Each of `blocks` blocks of rows adds
+// to numbers of its own, partials[., size], which are added in order.
+template <class A, class F>
+void sum_over_rows(const Executor& executor, int64_t rows, int64_t blocks, int64_t size,
+                   A* partials, A* sums, const F& body) {
+  parallel_for(executor, blocks, [&](int64_t block) {
+    A* own = partials + block * size;
+    for (int64_t i = 0; i < size; ++i) own[i] = 0;
+    const int64_t last = rows * (block + 1) / blocks;
+    for (int64_t row = rows * block / blocks; row < last; ++row) body(row, own);
+  });
   for (int64_t i = 0; i < size; ++i) sums[i] = 0;
-  for (int64_t block = 0; block < count; ++block) {
+  for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t i = 0; i < size; ++i) sums[i] += partials[block * size + i];
   }
 }

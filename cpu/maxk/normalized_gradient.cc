@@ -10,7 +10,6 @@ namespace {
 template <class T, class Index>
 void row_gradient(const MaxkNormalizedGradientArgs& args, int64_t row, Accumulator<T>* sums) {
   using A = Accumulator<T>;
-  constexpr int N = kLanes<T>;
   alignas(64) uint32_t words[kMaxWidth + kDrawn];
   A kept[kMaxWidth];
   const int64_t width = args.cbsr.width, k = args.cbsr.k;
@@ -40,14 +39,11 @@ void row_gradient(const MaxkNormalizedGradientArgs& args, int64_t row, Accumulat
   const A mean_sum = sum / count, mean_product = product / count;
 
   T* dx = static_cast<T*>(args.dx) + row * width;
-  const auto without_own = [&](auto lanes, int64_t f) {
-    constexpr int kCount = decltype(lanes)::value;
-    const auto n = (load<kCount>(x + f) - mean) * inverse;
-    store<kCount>(dx + f, (n * mean_product + mean_sum) * -inverse);
-  };
-  int64_t f = 0;
-  for (; f + N <= width; f += N) without_own(Constant<N>{}, f);
-  for (; f < width; ++f) without_own(Constant<1>{}, f);
+  over_vectors<T>(width, [&](auto lanes, int64_t f) {  // as if no entry were kept
+    constexpr int N = decltype(lanes)::value;
+    const auto n = (load<N>(x + f) - mean) * inverse;
+    store<N>(dx + f, (n * mean_product + mean_sum) * -inverse);
+  });
   for (int64_t c = 0; c < k; ++c) {
     const A others = normalized(columns[c]) * mean_product + mean_sum;
     store<1>(dx + columns[c], Sum<T, 1>{} + (kept[c] - others) * inverse);
@@ -57,17 +53,9 @@ void row_gradient(const MaxkNormalizedGradientArgs& args, int64_t row, Accumulat
 template <class T, class Index>
 void gradients(const MaxkNormalizedGradientArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  const int64_t size = 2 * args.cbsr.width, blocks = args.num_blocks, rows = args.cbsr.num_rows;
-  A* partials = static_cast<A*>(args.partials);
-  parallel_for(executor, blocks, [&](int64_t block) {
-    A* sums = partials + block * size;
-    for (int64_t i = 0; i < size; ++i) sums[i] = 0;
-    const int64_t last = rows * (block + 1) / blocks;
-    for (int64_t row = rows * block / blocks; row < last; ++row) {
-      row_gradient<T, Index>(args, row, sums);
-    }
-  });
-  add_blocks(partials, blocks, size, static_cast<A*>(args.sums));
+  sum_over_rows(executor, args.cbsr.num_rows, args.num_blocks, 2 * args.cbsr.width,
+                static_cast<A*>(args.partials), static_cast<A*>(args.sums),
+                [&](int64_t row, A* sums) { row_gradient<T, Index>(args, row, sums); });
 }
 
 }  // namespace

@@ -5,15 +5,6 @@
 namespace jaxgnn::normalization {
 namespace {
 
-// Calls body(lanes, f) for vectors of `width` numbers from f on, and for single ones at the end.
-template <class T, class F>
-JAXGNN_INLINE void over_vectors(int64_t width, const F& body) {
-  constexpr int N = kLanes<T>;
-  int64_t f = 0;
-  for (; f + N <= width; f += N) body(Constant<N>{}, f);
-  for (; f < width; ++f) body(Constant<1>{}, f);
-}
-
 template <class T>
 void normalize_rows(const LayerNormArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
@@ -69,17 +60,9 @@ void row_gradient(const LayerNormGradientArgs& args, int64_t row, Accumulator<T>
 template <class T>
 void gradients(const LayerNormGradientArgs& args, const Executor& executor) {
   using A = Accumulator<T>;
-  const int64_t size = 2 * args.width, blocks = args.num_blocks;
-  A* partials = static_cast<A*>(args.partials);
-  parallel_for(executor, blocks, [&](int64_t block) {
-    A* sums = partials + block * size;
-    for (int64_t i = 0; i < size; ++i) sums[i] = 0;
-    const int64_t last = args.num_rows * (block + 1) / blocks;
-    for (int64_t row = args.num_rows * block / blocks; row < last; ++row) {
-      row_gradient<T>(args, row, sums);
-    }
-  });
-  add_blocks(partials, blocks, size, static_cast<A*>(args.sums));
+  sum_over_rows(executor, args.num_rows, args.num_blocks, 2 * args.width,
+                static_cast<A*>(args.partials), static_cast<A*>(args.sums),
+                [&](int64_t row, A* sums) { row_gradient<T>(args, row, sums); });
 }
 
 }  // namespace

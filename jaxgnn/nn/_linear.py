@@ -76,6 +76,10 @@ def check_options(dtype: Any, param_dtype: Any, rngs: Any) -> None:
     """What all layers with parameters take."""
     if not isinstance(rngs, nnx.Rngs):
         raise TypeError(f"rngs: expected nnx.Rngs, got {type(rngs).__name__}")
+    check_dtypes(dtype, param_dtype)
+
+
+def check_dtypes(dtype: Any, param_dtype: Any) -> None:
     if dtype is not None:
         floating_dtype(dtype, "dtype")
     floating_dtype(param_dtype, "param_dtype")

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from jaxgnn._core import checks
 from jaxgnn._core.dispatch import on_one_device
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.nn._linear import width
+from jaxgnn.nn._linear import check_dtypes, width
 
 _SAMPLED_ROWS = 64
 
@@ -54,9 +54,7 @@ class BatchNorm(nnx.BatchNorm):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ):
-        param_dtype = checks.floating_dtype(param_dtype, "param_dtype")
-        if dtype is not None:
-            checks.floating_dtype(dtype, "dtype")
+        check_dtypes(dtype, param_dtype)
         super().__init__(
             width(features, "features"),
             epsilon=checks.number(epsilon, "epsilon", 0, float("inf")),

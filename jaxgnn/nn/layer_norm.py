@@ -9,6 +9,9 @@ from jaxtyping import Array, Float
 
 from jaxgnn.ops._normalization.layer_norm import layer_norm
 
+OVER_FEATURES = {"reduction_axes": -1, "feature_axes": -1, "axis_name": None}
+"""The options of an `nnx.LayerNorm` of each row over its features, which kernels serve."""
+
 
 class LayerNorm(nnx.LayerNorm):
     r"""`nnx.LayerNorm` whose rows a kernel normalizes on a CPU, forward and backward.
@@ -29,7 +32,7 @@ class LayerNorm(nnx.LayerNorm):
         self, x: Float[Array, "*rows features"], *, mask: Array | None = None
     ) -> Float[Array, "*rows features"]:
         """The normalized rows; of a `mask` as `nnx.LayerNorm`."""
-        rows = (self.reduction_axes, self.feature_axes, self.axis_name) == (-1, -1, None)
+        rows = all(getattr(self, name) == value for name, value in OVER_FEATURES.items())
         served = rows and mask is None and jax.default_backend() == "cpu"
         if not served or jnp.ndim(x) == 0 or jnp.shape(x)[-1] != self.num_features:
             return super().__call__(x, mask=mask)

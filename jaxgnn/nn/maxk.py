@@ -17,6 +17,7 @@ from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph import GraphSubstitute
 from jaxgnn.nn._dropout import dropout_module, dropout_options
 from jaxgnn.nn._linear import count
+from jaxgnn.nn.layer_norm import OVER_FEATURES
 from jaxgnn.ops import CBSR, maxk
 
 
@@ -148,7 +149,7 @@ def _normalization(
     """Rows in the dtype of a module's result, its scale and its bias."""
     if not isinstance(norm, nnx.LayerNorm):
         raise TypeError(f"norm: expected an nnx.LayerNorm, got {type(norm).__name__}")
-    for name, expected in (("reduction_axes", -1), ("feature_axes", -1), ("axis_name", None)):
+    for name, expected in OVER_FEATURES.items():
         if getattr(norm, name) != expected:
             got = getattr(norm, name)
             raise ValueError(f"norm: expected {name}={expected}, over features, got {got}")

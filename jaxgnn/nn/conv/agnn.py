@@ -11,6 +11,7 @@ from jaxgnn._core import checks
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import dense
+from jaxgnn.nn._linear import check_dtypes
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import cosine_attention
 
@@ -46,9 +47,7 @@ class AGNNConv(nnx.Module):
     ):
         checks.boolean(requires_grad, "requires_grad")
         checks.boolean(add_self_loops, "add_self_loops")
-        checks.floating_dtype(param_dtype, "param_dtype")
-        if dtype is not None:
-            checks.floating_dtype(dtype, "dtype")
+        check_dtypes(dtype, param_dtype)
         self.beta = nnx.Param(jnp.ones(1, param_dtype)) if requires_grad else None
         self.add_self_loops = add_self_loops
         self.dtype = dtype
