@@ -101,23 +101,25 @@ def torch_cases(options: Options, x: jax.Array, ct: jax.Array) -> dict[str, Call
     return {"PyTorch, forward": forward, "PyTorch, both": both}
 
 
+def report(found: dict[str, float], path: Path | None, **header: Any) -> None:
+    """Prints the seconds of each "NAME, forward" and "NAME, both" as a table, and writes them."""
+    table = Table("", "forward, ms", "and backward, ms")
+    records = []
+    for name in dict.fromkeys(case.rpartition(", ")[0] for case in found):
+        ms = [round(1e3 * found[f"{name}, {what}"], 4) for what in ("forward", "both")]
+        table.add_row(name, *(f"{number:.2f}" for number in ms))
+        records.append({"what": name, "forward_ms": ms[0], "both_ms": ms[1]})
+    Console(width=100).print(table)
+    if path is not None:
+        write_records(path, records, **header)
+
+
 def main() -> None:
     """Measures and prints a table."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     jax.config.update("jax_default_device", jax.devices("cpu")[0])
     found = in_turns(cases(options), options.repeats)
-    table = Table("", "forward, ms", "and backward, ms")
-    records = []
-    for name in (*modules(options), "PyTorch"):
-        if f"{name}, both" not in found:
-            continue
-        ms = [round(1e3 * found[f"{name}, {what}"], 4) for what in ("forward", "both")]
-        table.add_row(name, *(f"{number:.2f}" for number in ms))
-        records.append({"what": name, "forward_ms": ms[0], "both_ms": ms[1]})
-    Console(width=100).print(table)
-    if options.json is not None:
-        shape = [options.rows, options.width]
-        write_records(options.json, records, shape=shape, dtype=options.dtype)
+    report(found, options.json, shape=[options.rows, options.width], dtype=options.dtype)
 
 
 if __name__ == "__main__":

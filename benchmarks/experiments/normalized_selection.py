@@ -22,11 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from flax import nnx
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.experiments.dropout import in_turns, ready
-from benchmarks.harness.record import write_records
+from benchmarks.experiments.layer_norm import report
 from jaxgnn import maxk
 from jaxgnn.nn import LayerNorm
 
@@ -106,16 +104,8 @@ def main() -> None:
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     jax.config.update("jax_default_device", jax.devices(options.device)[0])
     found = in_turns(cases(options), options.repeats)
-    table = Table("", "forward, ms", "and backward, ms")
-    records = []
-    for name in selections(options):
-        ms = [round(1e3 * found[f"{name}, {what}"], 4) for what in ("forward", "both")]
-        table.add_row(name, *(f"{number:.2f}" for number in ms))
-        records.append({"what": name, "forward_ms": ms[0], "both_ms": ms[1]})
-    Console(width=100).print(table)
-    if options.json is not None:
-        shape = [options.rows, options.width]
-        write_records(options.json, records, shape=shape, k=options.k, dtype=options.dtype)
+    shape = [options.rows, options.width]
+    report(found, options.json, shape=shape, k=options.k, dtype=options.dtype)
 
 
 if __name__ == "__main__":
