@@ -84,7 +84,8 @@ def kill_one_of_two(directory, killed, environments=({}, {}), *, others=False):
         directory=directory,
         environments=environments,
     )
-    wait_for(directory / "run" / "checkpoints" / "5", processes)
+    # That of epoch 5 has its name before both know that it is complete.
+    wait_for(directory / "run" / "checkpoints" / "10", processes)
     processes[killed].send_signal(signal.SIGKILL)
     start = time.monotonic()
     ((_, errors),) = outputs([processes[1 - killed]], 1)
@@ -94,7 +95,7 @@ def kill_one_of_two(directory, killed, environments=({}, {}), *, others=False):
         rf"jaxgnn train --resume {directory}/run --distributed --coordinator 127\.0\.0\.1:\d+ "
         rf"--processes 2 --process {1 - killed}\n",
         re.sub(r"(?m)^(?!jaxgnn:).*\n", "", errors) if others else errors,
-    )
+    ), errors
     epochs = len(losses(directory / "run"))
     again = jaxgnn(
         *("train", "--resume", "run", "--epochs", str(epochs + 2)),
