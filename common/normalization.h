@@ -1,4 +1,4 @@
-// The arguments of layer normalization and of its gradients.
+// The arguments of normalization and of its gradients.
 #pragma once
 
 #include "common/rows.h"
@@ -29,6 +29,21 @@ struct LayerNormGradientArgs {
   void* dx;            // T[num_rows, width]
   void* sums;          // A[2, width]: the gradients of the scale and of the bias
   void* partials;      // A[num_blocks, 2 width], scratch
+};
+
+// Of the rows that count, of batch normalization: sums[0] = sum_i a_i and sums[1] = sum_i a_i c_i
+// with the centered rows c = x - shift, and a = gradient, or c without one.
+struct CenteredSumsArgs {
+  Type type;
+  int64_t num_rows;
+  int64_t width;
+  const void* x;         // T[num_rows, width]
+  const void* shift;     // A[width]
+  const void* gradient;  // T[num_rows, width], or null
+  const bool* mask;      // [num_rows], the rows that count; null if all do
+  int64_t num_blocks;    // of rows, at least 1
+  void* sums;            // A[2, width]
+  void* partials;        // A[num_blocks, 2 width], scratch
 };
 
 }  // namespace jaxgnn::normalization

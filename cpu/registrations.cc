@@ -98,6 +98,9 @@ Error launch_weight_gradient(const WeightGradientArgs& args, Launch& launch) {
 }  // namespace projection
 
 namespace normalization {
+Error launch_centered_sums(const CenteredSumsArgs& args, Launch& launch) {
+  return launch(kernels().centered_sums, args);
+}
 Error launch_layer_norm(const LayerNormArgs& args, Launch& launch) {
   return launch(kernels().layer_norm, args);
 }

@@ -1,4 +1,4 @@
-// The handlers of layer normalization. Besides what binding.h says, a Launch has kernels for all
+// The handlers of normalization. Besides what binding.h says, a Launch has kernels for all
 // types.
 #pragma once
 
@@ -67,7 +67,42 @@ Error layer_norm_gradient(Launch launch, AnyBuffer x, AnyBuffer scale, AnyBuffer
 }
 
 template <class Launch>
+Error centered_sums(Launch launch, AnyBuffer x, AnyBuffer shift, AnyBuffer gradient, AnyBuffer mask,
+                    Result sums, Result partials) {
+  Check check("jaxgnn_centered_sums");
+  const DataType type = x.element_type();
+  check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
+  CenteredSumsArgs args{};
+  args.num_rows = dim(x, 0);
+  args.width = dim(x, 1);
+  args.num_blocks = dim(*partials, 0);
+  check.matrix(x, type, args.num_rows, args.width, "x must be a matrix");
+  check.vector(shift, accumulator(type), args.width,
+               "the shift must be [width] of the accumulation type");
+  check.optional_matrix(gradient, type, args.num_rows, args.width,
+                        "the gradient must be shaped like x, or absent");
+  if (count(mask) > 0) {
+    check.vector(mask, xla::ffi::PRED, args.num_rows, "the mask must be bool [rows], or absent");
+  }
+  check.matrix(*sums, accumulator(type), 2, args.width,
+               "the sums must be [2, width] of the accumulation type");
+  check.matrix(*partials, accumulator(type), args.num_blocks, 2 * args.width,
+               "partials must be [blocks, 2 width] of the accumulation type");
+  check.that(args.num_blocks >= 1, "there must be a block");
+  if (check.failed()) return check.error();
+  args.type = value_type(type);
+  args.x = x.untyped_data();
+  args.shift = shift.untyped_data();
+  args.gradient = data_or_null(gradient);
+  args.mask = static_cast<const bool*>(data_or_null(mask));
+  args.sums = sums->untyped_data();
+  args.partials = partials->untyped_data();
+  return finish(check, launch_centered_sums(args, launch));
+}
+
+template <class Launch>
 void add_targets(Targets<Launch>& targets) {
+  targets.template add<centered_sums<Launch>>("jaxgnn_centered_sums");
   targets.template add<layer_norm<Launch>>("jaxgnn_layer_norm");
   targets.template add<layer_norm_gradient<Launch>>("jaxgnn_layer_norm_gradient");
 }

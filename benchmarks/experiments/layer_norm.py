@@ -1,11 +1,11 @@
 """Layer normalization on a CPU: the kernels, Flax's module as XLA compiles it, and PyTorch's.
 
     python -m benchmarks.experiments.layer_norm [--rows 50000] [--width 256] [--dtype bfloat16]
-        [--json FILE]
+        [--device gpu] [--json FILE]
 
 Milliseconds, forward and with the backward pass; of Flax's also by the variance that it takes
-unless told otherwise, E(x^2) - E(x)^2. It is the processor time of all threads: the medians of
-calls in turns in one process.
+unless told otherwise, E(x^2) - E(x)^2. On a CPU it is the processor time of all threads, on a GPU
+the clock's; the medians of calls in turns in one process. PyTorch's is the CPU's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -41,21 +41,22 @@ class Options:
     repeats: int = 9
     threads: int = 2
     """Of PyTorch; XLA takes all."""
+    device: Literal["cpu", "gpu"] = "cpu"
     json: Path | None = None
     """A file for the results."""
 
 
-def modules(options: Options) -> dict[str, nnx.LayerNorm]:
-    """Ours and Flax's."""
+def modules(options: Options, ours: Any, flax: Any) -> dict[str, nnx.Module]:
+    """Ours and Flax's, of these classes."""
     types = {"epsilon": _EPSILON, "dtype": jnp.dtype(options.dtype), "rngs": nnx.Rngs(0)}
     return {
-        "jaxgnn": LayerNorm(options.width, **types),
-        "Flax": nnx.LayerNorm(options.width, use_fast_variance=False, **types),
-        "Flax, by E(x^2)": nnx.LayerNorm(options.width, **types),
+        "jaxgnn": ours(options.width, **types),
+        "Flax": flax(options.width, use_fast_variance=False, **types),
+        "Flax, by E(x^2)": flax(options.width, **types),
     }
 
 
-def cases(options: Options) -> dict[str, Callable[[], Any]]:
+def cases(options: Options, ours: Any, flax: Any, torch_name: str) -> dict[str, Callable[[], Any]]:
     """Each forward, and with the gradients of the rows, the scale and the bias."""
     rng = np.random.default_rng(0)
     x, ct = (
@@ -63,7 +64,7 @@ def cases(options: Options) -> dict[str, Callable[[], Any]]:
         for _ in range(2)
     )
     calls = {}
-    for name, module in modules(options).items():
+    for name, module in modules(options, ours, flax).items():
         definition, state = nnx.split(module)
 
         def forward(state: Any, x: jax.Array, definition: Any = definition) -> jax.Array:
@@ -75,10 +76,14 @@ def cases(options: Options) -> dict[str, Callable[[], Any]]:
 
         calls[f"{name}, forward"] = ready(forward, state, x)
         calls[f"{name}, both"] = ready(functools.partial(both, forward), state, x, ct)
-    return calls | torch_cases(options, x, ct)
+    if options.device == "gpu":
+        return calls
+    return calls | torch_cases(options, torch_name, x, ct)
 
 
-def torch_cases(options: Options, x: jax.Array, ct: jax.Array) -> dict[str, Callable[[], Any]]:
+def torch_cases(
+    options: Options, name: str, x: jax.Array, ct: jax.Array
+) -> dict[str, Callable[[], Any]]:
     """PyTorch's, where it is installed."""
     try:
         import torch
@@ -87,7 +92,7 @@ def torch_cases(options: Options, x: jax.Array, ct: jax.Array) -> dict[str, Call
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
     rows, gradient = (torch.from_numpy(np.asarray(a, np.float32)).to(dtype) for a in (x, ct))
-    module = torch.nn.LayerNorm(options.width, eps=_EPSILON).to(dtype)
+    module = getattr(torch.nn, name)(options.width, eps=_EPSILON).to(dtype)
 
     def forward() -> None:
         with torch.no_grad():
@@ -114,13 +119,13 @@ def report(found: dict[str, float], path: Path | None, **header: Any) -> None:
         write_records(path, records, **header)
 
 
-def main() -> None:
-    """Measures and prints a table."""
+def measure(ours: Any, flax: Any, torch_name: str) -> None:
+    """Measures modules of these classes as the command's options say, and prints a table."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
-    jax.config.update("jax_default_device", jax.devices("cpu")[0])
-    found = in_turns(cases(options), options.repeats)
+    jax.config.update("jax_default_device", jax.devices(options.device)[0])
+    found = in_turns(cases(options, ours, flax, torch_name), options.repeats)
     report(found, options.json, shape=[options.rows, options.width], dtype=options.dtype)
 
 
 if __name__ == "__main__":
-    main()
+    measure(LayerNorm, nnx.LayerNorm, "LayerNorm")

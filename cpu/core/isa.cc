@@ -15,6 +15,7 @@
 #include "cpu/gaussian/gaussian_spmm.h"
 #include "cpu/maxk/maxk.h"
 #include "cpu/maxk/maxk_spmm.h"
+#include "cpu/normalization/batch_norm.h"
 #include "cpu/normalization/layer_norm.h"
 #include "cpu/projection/weight_gradient.h"
 
@@ -33,8 +34,9 @@ namespace {
         attention::isa::dot_attention, attention::isa::dot_attention_gradients,              \
         attention::isa::gatv2_attention, attention::isa::gatv2_attention_gradients,          \
         gaussian::isa::gaussian_spmm, gaussian::isa::gaussian_coordinates,                   \
-        projection::isa::weight_gradient, normalization::isa::layer_norm,                    \
-        normalization::isa::layer_norm_gradient, dropout::isa::mask                          \
+        projection::isa::weight_gradient, normalization::isa::centered_sums,                 \
+        normalization::isa::layer_norm, normalization::isa::layer_norm_gradient,             \
+        dropout::isa::mask                                                                   \
   }
 
 Kernels choose() {

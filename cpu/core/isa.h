@@ -40,6 +40,7 @@ struct Kernels {
   void (*gaussian_spmm)(const gaussian::GaussianSumArgs&, const Executor&);
   void (*gaussian_coordinates)(const gaussian::GaussianGradientArgs&, const Executor&);
   void (*weight_gradient)(const projection::WeightGradientArgs&, const Executor&);
+  void (*centered_sums)(const normalization::CenteredSumsArgs&, const Executor&);
   void (*layer_norm)(const normalization::LayerNormArgs&, const Executor&);
   void (*layer_norm_gradient)(const normalization::LayerNormGradientArgs&, const Executor&);
   void (*dropout_mask)(const dropout::MaskArgs&, const Executor&);

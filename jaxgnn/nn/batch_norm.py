@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core import checks
-from jaxgnn._core.dispatch import on_one_device
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.nn._linear import check_dtypes, width
-
-_SAMPLED_ROWS = 64
+from jaxgnn.ops._normalization.batch_norm import Options, batch_norm
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -91,104 +86,22 @@ class BatchNorm(nnx.BatchNorm):
         if jnp.shape(x)[-1:] != (self.num_features,):
             got = jnp.shape(x)
             raise ValueError(f"x: expected the shape (..., {self.num_features}), got {got}")
-        if mask is None:
-            # No rows have no mean, which would enter the running one as NaN.
-            return super().__call__(x, use_running_average if jnp.size(x) else True)
-        mask = jnp.asarray(mask)
-        if mask.dtype != jnp.bool_:
-            raise TypeError(f"mask: expected booleans, got {mask.dtype}")
-        if mask.shape != x.shape[:1]:
-            raise ValueError(f"mask: expected the shape {x.shape[:1]}, got {mask.shape}")
         averaged = self.use_running_average if use_running_average is None else use_running_average
-        if averaged:
+        if mask is not None:
+            mask = jnp.asarray(mask)
+            if mask.dtype != jnp.bool_:
+                raise TypeError(f"mask: expected booleans, got {mask.dtype}")
+            if mask.shape != x.shape[:1]:
+                raise ValueError(f"mask: expected the shape {x.shape[:1]}, got {mask.shape}")
+        # No rows have no mean, which would enter the running one as NaN.
+        if averaged or jnp.size(x) == 0:
             return super().__call__(x, True)
-        wide = x.astype(accumulation_dtype(x.dtype))
-        mean, variance, rows, found = _statistics(wide, mask, self.axis_name)
-        momentum = self.momentum
-        for running, value in ((self.mean, mean), (self.var, variance)):
-            value = momentum * running[...] + (1 - momentum) * value
-            running[...] = jnp.where(found, value, running[...]).astype(running[...].dtype)
-        out = self._scaled(*rows, variance)
-        if self.dtype is not None:
-            return out.astype(self.dtype)
-        return out.astype(jnp.result_type(x.dtype, self.param_dtype))
-
-    def _scaled(self, rows: Array, offset: Array, variance: Array) -> Array:
-        """The normalized rows; without their offset first, which is subtracted with the bias."""
         assert self.scale is not None and self.bias is not None
-        scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
-        return rows * _row(scale, rows) + _row(self.bias[...] - offset * scale, rows)
-
-
-def _statistics(
-    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"], axis_name: str | None
-) -> tuple[Array, Array, tuple[Array, Array], Array]:
-    """Mean and variance of the rows of a mask, all where it has none; the rows without a constant
-    near the mean, with the mean of that; and whether the mask has rows.
-
-    Within `shard_map` those of all devices along `axis_name`.
-
-    A constant shift changes neither the variance nor its derivatives. That by the mean of a few
-    rows leaves an offset of the order of the deviation, or less: the squares do not cancel, and no
-    pass over all rows has to find the mean first. So either pass has two sums over the rows: XLA
-    makes them a product of a vector and a matrix, and a reduction that computes the squares itself.
-    """
-
-    def of_all(value: Array) -> Array:
-        return value if axis_name is None else jax.lax.psum(value, axis_name)
-
-    found = of_all(mask.sum()) > 0
-    mask = jnp.asarray(mask) | ~found
-    per_row = math.prod(x.shape[1:-1])
-    weights = mask.astype(x.dtype) / (of_all(mask.sum()) * per_row).astype(x.dtype)
-
-    # Rows over several devices are all counted: a few of them would have to be gathered.
-    sums, count = on_one_device(_few_rows, _all_rows, jax.lax.stop_gradient(x), mask)
-    shift = of_all(sums) / jnp.maximum(of_all(count), 1)
-    rows = x - _row(shift, x)
-    counted = _counted(mask, rows)
-    offset = of_all(_weighted_sum(weights, counted))
-    each = jax.lax.broadcast_in_dim(weights, rows.shape, (0,))
-    squares = (each * counted * counted).sum(axis=range(rows.ndim - 1))
-    variance = jnp.maximum(of_all(squares) - offset * offset, 0)
-    return shift + offset, variance, (rows, offset), found
-
-
-def _row(values: Float[Array, " features"], like: Array) -> Array:
-    """The values along the last axis of an array, with as many axes."""
-    return values.reshape((1,) * (like.ndim - 1) + values.shape)
-
-
-def _counted(
-    mask: Bool[Array, " rows"], rows: Float[Array, "rows *batch features"]
-) -> Float[Array, "rows *batch features"]:
-    """The rows of a mask, zeros elsewhere: a factor of 0 would let what is not finite through."""
-    return jnp.where(jax.lax.broadcast_in_dim(mask, rows.shape, (0,)), rows, 0)
-
-
-def _weighted_sum(
-    weights: Float[Array, " rows"], rows: Float[Array, "rows *batch features"]
-) -> Float[Array, " features"]:
-    sums = jnp.tensordot(weights, rows, 1, precision=jax.lax.Precision.HIGHEST)
-    return sums.reshape(-1, rows.shape[-1]).sum(axis=0)
-
-
-def _all_rows(
-    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"]
-) -> tuple[Float[Array, " features"], Float[Array, ""]]:
-    """The sum of the rows of a mask, and how many they are."""
-    weights = mask.astype(x.dtype)
-    return _weighted_sum(weights, _counted(mask, x)), weights.sum() * math.prod(x.shape[1:-1])
-
-
-def _few_rows(
-    x: Float[Array, "rows *batch features"], mask: Bool[Array, " rows"]
-) -> tuple[Float[Array, " features"], Float[Array, ""]]:
-    """The same of some rows, evenly apart, and the first one of the mask."""
-    if x.shape[0] <= _SAMPLED_ROWS:
-        return _all_rows(x, mask)
-    step = -(-x.shape[0] // _SAMPLED_ROWS)
-    first = jnp.argmax(mask)[None]
-    return _all_rows(
-        jnp.concatenate([x[::step], x[first]]), jnp.concatenate([mask[::step], mask[first]])
-    )
+        x, scale, bias = jnp.asarray(x), self.scale[...], self.bias[...]
+        dtype = jnp.result_type(x.dtype, self.param_dtype) if self.dtype is None else self.dtype
+        options = Options(self.epsilon, self.axis_name, jnp.dtype(dtype))
+        out, found = batch_norm(options, x, scale, bias, mask)
+        for running, value in ((self.mean, found.mean), (self.var, found.variance)):
+            kept = self.momentum * running[...] + (1 - self.momentum) * value
+            running[...] = jnp.where(found.found, kept, running[...]).astype(running[...].dtype)
+        return out

@@ -15,20 +15,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
-import jax
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
-from jaxgnn._core.dispatch import dispatch, on_one_device
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn._core.folding import with_vmap_rule
 from jaxgnn._core.known_gradients import KnownGradients, gradients_by_jax
 from jaxgnn.ops._core.normalize import normalize
-
-# Each block of rows has its own sums for the scale and the bias.
-_ROWS_OF_A_BLOCK, _MOST_BLOCKS = 512, 64
+from jaxgnn.ops._normalization.on_cpu import on_cpu, two_sums
 
 
 def layer_norm(
@@ -65,17 +59,6 @@ def by_jax(
     return (normalized + bias.reshape(of_features)).astype(x.dtype)
 
 
-def _on_cpu(target: str, kernel: Any, otherwise: Any, *operands: Array) -> Any:
-    """The kernel on one CPU; what XLA partitions over devices, and examples of `vmap`, by JAX."""
-    serve = functools.partial(dispatch, (target,), kernel, otherwise, platforms=("cpu",))
-
-    def rule(call: Any, axis_size: int, batched: Any, *operands: Array) -> Any:
-        del call, axis_size
-        return jax.vmap(otherwise, [0 if moves else None for moves in batched])(*operands)
-
-    return with_vmap_rule(functools.partial(on_one_device, serve, otherwise), rule)(*operands)
-
-
 def _function(epsilon, fixed, x, scale, bias):
     del fixed
     return by_jax(epsilon, x, scale, bias)
@@ -89,25 +72,23 @@ def _value(epsilon, known, fixed, x, scale, bias):
         return ffi.call("jaxgnn_layer_norm", [x, scale, bias], results, epsilon=epsilon)[0]
 
     otherwise = functools.partial(by_jax, epsilon)
-    return _on_cpu("jaxgnn_layer_norm", kernel, otherwise, x, scale, bias)
+    return on_cpu("jaxgnn_layer_norm", kernel, otherwise, x, scale, bias)
 
 
 def _gradients(epsilon, fixed, gradient, x, scale, bias):
     """The gradients of the rows, the scale and the bias, by that of the result."""
     rows, width = x.shape
-    blocks = min(-(-rows // _ROWS_OF_A_BLOCK), _MOST_BLOCKS)
 
     def kernel(gradient, x, scale, bias):
         del bias
-        sums = [((2, width), scale.dtype), ((blocks, 2 * width), scale.dtype)]
-        results = [(x.shape, x.dtype), *sums]
+        results = [(x.shape, x.dtype), *two_sums(rows, width, scale.dtype)]
         dx, sums, _ = ffi.call(
             "jaxgnn_layer_norm_gradient", [x, scale, gradient], results, epsilon=epsilon
         )
         return dx, sums[0], sums[1]
 
     otherwise = functools.partial(gradients_by_jax, _function, epsilon, fixed)
-    return _on_cpu("jaxgnn_layer_norm_gradient", kernel, otherwise, gradient, x, scale, bias)
+    return on_cpu("jaxgnn_layer_norm_gradient", kernel, otherwise, gradient, x, scale, bias)
 
 
 _layer_norm = KnownGradients(_function, _value, _gradients)
