@@ -151,7 +151,8 @@ def _centered_sums(
     given = (other if a is None else a for a, other in zip((gradient, mask), absent, strict=True))
 
     def kernel(x: Array, shift: Array, *others: Array) -> tuple[Array, Array]:
-        results = two_sums(*x.shape, shift.dtype)
+        rows, width = x.shape
+        results = two_sums(rows, width, shift.dtype)
         sums, _ = ffi.call("jaxgnn_centered_sums", [x, shift, *others], results)
         return sums[0], sums[1]
 
