@@ -32,7 +32,8 @@ struct LayerNormGradientArgs {
 };
 
 // Of the rows that count, of batch normalization: sums[0] = sum_i a_i and sums[1] = sum_i a_i c_i
-// with the centered rows c = x - shift, and a = gradient, or c without one.
+// with the centered rows c = x - shift, and a = gradient, or c without one. A gradient of 0 adds
+// nothing, whatever the row.
 struct CenteredSumsArgs {
   Type type;
   int64_t num_rows;

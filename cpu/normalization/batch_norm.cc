@@ -17,11 +17,14 @@ void add_row(const CenteredSumsArgs& args, int64_t row, Accumulator<T>* sums) {
   over_vectors<T>(width, [&](auto lanes, int64_t f) {
     constexpr int N = decltype(lanes)::value;
     const auto centered = load<N>(x + f) - load<N>(shift + f);
-    auto own = centered;
-    if constexpr (kGradient) own = load<N>(gradient + f);
+    auto own = centered, product = centered * centered;
+    if constexpr (kGradient) {
+      own = load<N>(gradient + f);
+      product = own == 0 ? own : own * centered;
+    }
     A* const products = sums + width + f;
     store<N>(sums + f, load<N>(sums + f) + own);
-    store<N>(products, load<N>(products) + own * centered);
+    store<N>(products, load<N>(products) + product);
   });
 }
 

@@ -114,6 +114,19 @@ def test_rows_that_do_not_count_may_be_anything():
     assert_near(found[1].variance, expected[1].variance, 1e-7)
     assert np.isnan(np.asarray(found[0][1::2])).all()
 
+    @jax.jit
+    def gradients(x, scale, bias):
+        """Of a loss without these rows."""
+
+        def loss(x, scale, bias):
+            out, _ = batch_norm(options("float32"), x, scale, bias, mask)
+            return jnp.sum(jnp.sin(jnp.where(mask[:, None], out, 0)))
+
+        return jax.grad(loss, (0, 1, 2))(x, scale, bias)
+
+    for one, other in zip(gradients(filled, scale, bias), gradients(x, scale, bias), strict=True):
+        assert_near(one, other, 1e-6)
+
 
 def test_vmap_over_rows_and_parameters():
     x, scale, bias, _ = operands((3, 50, 16), "float32")

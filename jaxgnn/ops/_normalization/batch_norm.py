@@ -145,8 +145,8 @@ def _centered_sums(
     shift: Float[Array, " features"],
     mask: Bool[Array, " rows"] | None,
 ) -> tuple[Float[Array, " features"], Float[Array, " features"]]:
-    """The sums of the gradient and of its products with the centered rows; of the centered rows and
-    of their squares without one. Has no derivative."""
+    """The sums of the gradient and of its products with the centered rows; without one, of the
+    centered rows of a mask and of their squares. Has no derivative."""
     absent = jnp.zeros((0, 0), x.dtype), jnp.zeros(0, bool)
     given = (other if a is None else a for a, other in zip((gradient, mask), absent, strict=True))
 
@@ -169,10 +169,12 @@ def _sums_by_jax(
 ) -> tuple[Array, Array]:
     """The same in JAX."""
     centered = _centered(x, shift)
-    own = centered if gradient is None else gradient.astype(shift.dtype)
-    if mask is not None:
-        own, centered = _counted(mask, own), _counted(mask, centered)
-    return own.sum(axis=0), (own * centered).sum(axis=0)
+    if gradient is None:
+        own = centered if mask is None else _counted(mask, centered)
+        return own.sum(axis=0), jnp.square(own).sum(axis=0)
+    own = gradient.astype(shift.dtype)
+    # A gradient of 0 adds nothing, whatever is in padding.
+    return own.sum(axis=0), jnp.where(own == 0, 0, own * centered).sum(axis=0)
 
 
 def _of_all(options: Options, value: Array) -> Array:
