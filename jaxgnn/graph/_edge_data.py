@@ -123,6 +123,13 @@ def map_arrays(function: Callable[[Any], Array], data: Any) -> Any:
 # Both ways.
 
 
+def check_defaults(reduce: Any, fill_value: Any) -> None:
+    """Raises where either says what becomes of data, which are not there."""
+    for name, value, default in (("reduce", reduce, "sum"), ("fill_value", fill_value, 1)):
+        if not isinstance(value, str | int | float) or value != default:
+            raise ValueError(f"{name}: expected edge_data with it, got {name}={value!r} alone")
+
+
 def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce) -> Array:
     """One array over the user's edges in the graph's edge order."""
     choice(reduce, "reduce", REDUCTIONS)

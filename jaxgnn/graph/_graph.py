@@ -161,8 +161,9 @@ class Graph(GraphArrays):
             TypeError: `senders` or `receivers` are not integers, or are being traced; an option
                 that is `True` or `False` is something else.
             ValueError: shapes that differ, an index out of range, an option that needs a
-                square graph on a rectangular one, data without a row for each listed edge, or
-                `self_loops="add"` with data where edges are merged.
+                square graph on a rectangular one, data without a row for each listed edge,
+                `self_loops="add"` with data where edges are merged, or `reduce` or `fill_value`
+                without data.
         """
         options = {
             "num_nodes": num_nodes,
@@ -173,6 +174,7 @@ class Graph(GraphArrays):
             "self_loops": self_loops,
         }
         if edge_data is None:
+            _edge_data.check_defaults(reduce, fill_value)
             options["deduplicate"] |= options["undirected"]
             return cls._from_host(_csr.build(senders, receivers, **options))
         graph = cls._from_host(_edge_data.build(senders, receivers, **options))

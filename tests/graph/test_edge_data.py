@@ -205,6 +205,10 @@ def test_wrong_data_is_an_error():
         graph.unsort_edge_data(1.0)
     with pytest.raises(ValueError, match=r"reduce: expected one of .* got 'mul'"):
         Graph.from_edges([0, 1], [1, 0], edge_data=np.ones(2), reduce="mul")
+    with pytest.raises(ValueError, match=r"fill_value: expected edge_data with it, got"):
+        Graph.from_edges([0, 1], [1, 0], self_loops="add", fill_value=0.0)
+    with pytest.raises(ValueError, match=r"reduce: expected edge_data with it, got reduce='mean'"):
+        Graph.from_edge_index([[0, 0], [1, 1]], deduplicate=True, reduce="mean")
     with pytest.raises(ValueError, match="dropped"):
         graph.drop_edge_permutation().unsort_edge_data(np.ones(6))
     for options in ({"undirected": True}, {"deduplicate": True}):
