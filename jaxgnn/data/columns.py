@@ -138,14 +138,15 @@ def read_columns(
         that are there.
 
     Raises:
-        DataError: a column is missing or twice, a row has another number of fields, or a field is
-            not what its column holds; with the file, the line (the row, of Parquet) and the column.
+        DataError: a column is missing or twice, a name is almost that of an optional column, a row
+            has another number of fields, or a field is not what its column holds; with the file,
+            the line (the row, of Parquet) and the column.
     """
     with reading(path):
         parquet = path.suffix == ".parquet"
         chunks = _parquet_chunks(path, budget) if parquet else _csv_chunks(path, budget)
         names, _ = next(chunks)
-        _check_names(names, columns)
+        _check_names(names, columns, optional)
         taken = {**columns, **{name: optional[name] for name in optional if name in names}}
         others = {name: Numbers() for name in names if name not in taken}
         readers = [taken.get(name) or others[name] for name in names]
@@ -163,7 +164,9 @@ def read_columns(
         return rows, others, set(names) & set(optional)
 
 
-def _check_names(names: list[str], needed: Mapping[str, Column]) -> None:
+def _check_names(
+    names: list[str], needed: Mapping[str, Column], optional: Mapping[str, Column]
+) -> None:
     for name in needed:
         if name not in names:
             raise DataError(
@@ -172,6 +175,12 @@ def _check_names(names: list[str], needed: Mapping[str, Column]) -> None:
     if len(set(names)) != len(names) or "" in names:
         twice = next(name for name in names if not name or names.count(name) > 1)
         raise DataError(f"line 1: expected different names of columns, got {quote(twice)}")
+    # Such a column would be a feature, and a label a feature that tells the class.
+    missing = set(optional).difference(names)
+    for name in names:
+        plain = name.strip().lower()
+        for meant in missing & {plain, plain.removesuffix("s")}:
+            raise DataError(f"line 1: expected the column {quote(meant)}, got {quote(name)}")
 
 
 def _csv_chunks(

@@ -80,6 +80,8 @@ def test_what_is_optional(tmp_path):
     assert drawn.features[:2, 0].tolist() == [np.float32(np.log(2)), 0]
     again = data.load(tmp_path, seed=5)
     np.testing.assert_array_equal(again.split().test, drawn.split().test)
+    named = data.load(write(tmp_path, "id,label,labels,Weight\nx,a,3,1\n", "source,target\n"))
+    assert named.feature_names == ("labels", "Weight")
     one = data.load(write(tmp_path, "id,label\nx,10\ny,9\n", "source,target\n"), num_splits=1)
     assert one.class_names == ("9", "10") and one.labels.tolist() == [1, 0]
 
@@ -89,6 +91,9 @@ def test_what_is_optional(tmp_path):
     [
         ("", EDGES, r"nodes\.csv: line 1: expected the names of the columns, got an empty file"),
         (NODES[3:], EDGES, r"nodes\.csv: line 1: expected the column 'id'"),
+        ("id,x,Label\n", EDGES, r"nodes\.csv: line 1: expected the column 'label', got 'Label'"),
+        ("id,splits\n", EDGES, r"nodes\.csv: line 1: expected the column 'split', got 'splits'"),
+        (NODES, "source,target,WEIGHTS\n", r"edges\.csv: line 1: .* 'weight', got 'WEIGHTS'"),
         (NODES, "source,weight\n", r"edges\.csv: line 1: expected the column 'target'"),
         ("id,x,x\n", EDGES, r"line 1: expected different names of columns, got 'x'"),
         ("id\na\na\n", EDGES, r"nodes\.csv: line 3, column 'id': .* there before: 'a'"),
