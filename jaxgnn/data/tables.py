@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from jaxgnn.data.columns import (
 )
 from jaxgnn.data.dataset import Metadata, NodeDataset, Split
 from jaxgnn.data.label_sets import DEGREE_FEATURE, degree_column, labelled_splits
-from jaxgnn.data.limits import Budget, DataError, display_path, reading, stem_of
+from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading, stem_of
 from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.graph import Graph
 
@@ -31,6 +32,10 @@ _PARTS = {
     **dict.fromkeys(("test", "testing"), 2),
     **dict.fromkeys(("", "none"), 3),
 }
+_INTEGER = re.compile(r"[+-]?\d+")
+_ZERO_FRACTION = re.compile(r"(?<=\d)\.0*$")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+|inf|nan)", re.IGNORECASE)
+_LONGEST_NUMBER = 64  # longer ones are names
 
 
 def is_tables(folder: pathlib.Path) -> bool:
@@ -52,9 +57,10 @@ def read_tables(
 
     `nodes` has the column `id`, and optionally `label` and `split`; `edges` has `source` and
     `target`, and optionally `weight`. All other columns are features, and numbers. Ids and labels
-    may be any text: nodes are numbered in their order and classes in the order of their names (of
-    their values, if all are integers); `node_names` and `class_names` keep them where they are
-    not 0, 1, ..., and `feature_names` those of the features. Nodes with an empty label are in no
+    may be any text, but labels that are all numbers have to be whole ones: nodes are numbered in
+    their order and classes in the order of their names (of their values, if all are integers);
+    `node_names` and `class_names` keep them where they are not 0, 1, ..., and `feature_names`
+    those of the features. Nodes with an empty label are in no
     mask. `split` is `train`, `val`, `test` or empty. Without that column, random splits of the
     labelled nodes are drawn. Without a column of features, the one feature of a node is
     log(1 + in-degree).
@@ -73,7 +79,7 @@ def read_tables(
 
     Raises:
         DataError: a missing column, an unknown or repeated id, text where a number belongs, a
-            field too few; with the file, the line and the column.
+            field too few; with the file, the line and the column. Labels with fractions.
     """
     folder = pathlib.Path(folder)
     nodes_path, edges_path = (find_table(folder, name) for name in ("nodes", "edges"))
@@ -113,7 +119,7 @@ def read_tables(
             if "split" in found:
                 raise DataError(f"{nodes_path.name}: expected the column 'label' beside 'split'")
             return PlainGraph(**fields, metadata=Metadata(source=os.fspath(folder)))
-        labels, class_names = _classes(label.values, budget)
+        labels, class_names = _classes(label.values, names, budget)
         labelled = labels >= 0
         if not labelled.any():
             raise DataError("label: expected a node with a label, got none")
@@ -143,13 +149,25 @@ def _numbered(names: tuple[str, ...]) -> bool:
     return all(name == str(i) for i, name in enumerate(names))
 
 
-def _classes(values: list[str], budget: Budget) -> tuple[np.ndarray, tuple[str, ...]]:
+def _classes(
+    values: list[str], nodes: tuple[str, ...], budget: Budget
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """The class of each node, -1 without one, and the classes' names in order."""
     budget.charge(8 * len(values), "labels")
-    distinct = set(values) - {""}
-    if all(name.removeprefix("-").isdecimal() and len(name) < 20 for name in distinct):
-        names = sorted(distinct, key=lambda name: (int(name), name))
+    class_of = {name: name for name in set(values) - {""}}
+    if all(len(name) < _LONGEST_NUMBER and _NUMBER.fullmatch(name) for name in class_of):
+        # Integers beside missing ones are floats to pandas: 1.0 is 1.
+        class_of = {name: _ZERO_FRACTION.sub("", name) for name in class_of}
+        wrong = {name for name, whole in class_of.items() if not _INTEGER.fullmatch(whole)}
+        for node, value in zip(nodes, values, strict=True):
+            if value in wrong:  # else each target of a regression would be a class
+                raise DataError(
+                    "column 'label': expected names or integers as classes, got "
+                    f"{quote(value)} of the node {quote(node)}"
+                )
+        names = sorted(set(class_of.values()), key=lambda name: (int(name), name))
     else:
-        names = sorted(distinct)
-    number = {name: i for i, name in enumerate(names)} | {"": -1}
-    return np.array([number[value] for value in values], np.int32), tuple(names)
+        names = sorted(class_of)
+    number = {name: i for i, name in enumerate(names)}
+    numbers = {name: number[whole] for name, whole in class_of.items()} | {"": -1}
+    return np.array([numbers[value] for value in values], np.int32), tuple(names)

@@ -87,6 +87,21 @@ def test_what_is_optional(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("labels", "names", "expected"),
+    [
+        (["10.0", "", "9.0", "9"], ("9", "10"), [1, 0, 0, 0]),  # as pandas writes missing ones
+        (["+1", "-1", "+1", "-1"], ("-1", "+1"), [1, 0, 1, 0]),
+        (["1.5", "v2", "1.10", "nan"], ("1.10", "1.5", "nan", "v2"), [1, 3, 0, 2]),
+    ],
+)
+def test_classes_that_are_numbers(tmp_path, labels, names, expected):
+    rows = "".join(f"{i},{label},train\n" for i, label in enumerate(labels))
+    loaded = data.load(write(tmp_path, "id,label,split\n" + rows, "source,target\n"))
+    assert loaded.class_names == names and loaded.labels.tolist() == expected
+    assert loaded.split().train.tolist() == [label != "" for label in labels]
+
+
+@pytest.mark.parametrize(
     ("nodes", "edges", "message"),
     [
         ("", EDGES, r"nodes\.csv: line 1: expected the names of the columns, got an empty file"),
@@ -115,6 +130,13 @@ def test_what_is_optional(tmp_path):
         ("id,x\na\n", EDGES, r"nodes\.csv: line 2: expected 2 fields, got 1"),
         ('id\n"a', EDGES, r"nodes\.csv: line 2: expected comma-separated fields"),
         ("id,split\na,train\n", "source,target\n", "expected the column 'label' beside 'split'"),
+        (
+            "id,label\na,1\nb,\nc,0.25\n",
+            "source,target\n",
+            r"column 'label': expected names or integers as classes, got '0.25' of the node 'c'",
+        ),
+        ("id,label\na,1\nb,nan\n", "source,target\n", "column 'label': .* got 'nan' of"),
+        ("id,label\na,-1e-05\n", "source,target\n", "column 'label': .* got '-1e-05' of"),
         ("id,label\na,\n", "source,target\n", "label: expected a node with a label, got none"),
         ("id,label,split\na,,test\n", "source,target\n", "label: expected a node with a label"),
         ("id\n\x1b[2J\n", "source,target\n\x1bx,a\n", r"line 2, .*got '\\x1bx'"),
