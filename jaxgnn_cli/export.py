@@ -100,6 +100,8 @@ def export(arguments: list[str]) -> None:
             dtype=dtype,
             platforms=options.platforms.split(","),
             portable=options.portable,
+            normalized_features=run.dataset.normalized,
+            feature_names=getattr(run.dataset, "feature_names", None),
             **own,
         )
     for name, kernels in written.kernels.items():
@@ -115,8 +117,8 @@ def export(arguments: list[str]) -> None:
         f"wrote {options.output}: {what} {nodes:,} nodes and {edges:,} edges, "
         f"{options.platforms}{', portable' * options.portable}",
     )
-    if getattr(run.dataset, "normalized", False):
-        print_line(console, "the model expects each row of features divided by its sum")
+    if written.normalized_features:
+        print_line(console, "the model expects features as jaxgnn.data.normalize_features has them")
     if written.edge_weights:
         print_line(console, "the model takes the weights of the edges: model(graph, x, weights)")
 

@@ -15,7 +15,7 @@ PROGRAM = "program.bin"
 WEIGHTS = "variables.npz"
 DECODER = "decoder.bin"
 DECODER_WEIGHTS = "decoder.npz"
-FORMAT = 3
+FORMAT = 4
 PLATFORMS = ("cpu", "cuda")
 
 _LARGEST = 1 << 24  # bytes of a manifest
@@ -38,6 +38,9 @@ class Manifest:
             and has outputs a node.
         num_features, num_classes: widths of its input and output. No features: it has an embedding
             of the nodes, of which there are `num_nodes` - 1, or of unions it reads the degrees.
+        normalized_features: whether it expects what `jaxgnn.data.normalize_features` makes of the
+            nodes' features, as its training did; the program takes them as they are.
+        feature_names: names of its features in their order, or `None`.
         num_edge_features: width of the edges' features that it reads.
         edge_weights: whether it reads a weight of each edge, in the type of the sums.
         dtype: of its features.
@@ -58,6 +61,8 @@ class Manifest:
     num_edges: int
     num_graphs: int
     num_features: int
+    normalized_features: bool
+    feature_names: tuple[str, ...] | None
     num_edge_features: int
     edge_weights: bool
     num_classes: int
@@ -116,13 +121,12 @@ def _checked(value: Any) -> Manifest:
     found = value.get("format")
     if type(found) is not int or found != FORMAT:
         raise DataError(f"expected format {FORMAT}, got {quote(found)}: export the run again")
-    value.setdefault("edge_weights", False)  # earlier versions wrote no such key
     names = [field.name for field in dataclasses.fields(Manifest)]
     if value.keys() != set(names):
         raise DataError(f"expected the keys {', '.join(names)}")
     for name in ("jaxgnn", "jax"):
         _expect(type(value[name]) is str, name, "a version", value[name])
-    for name in ("portable", "multilabel", "links", "edge_weights"):
+    for name in ("portable", "multilabel", "links", "edge_weights", "normalized_features"):
         _expect(type(value[name]) is bool, name, "true or false", value[name])
     _expect(not (value["links"] and value["num_graphs"]), "links", "false of graphs", True)
     if value["links"] or value["num_graphs"]:
@@ -134,10 +138,13 @@ def _checked(value: Any) -> Manifest:
         known = type(value[name]) is int and int(name not in may_be_0) <= value[name] < 1 << 40
         _expect(known, name, "a count", value[name])
     _expect(value["dtype"] in _DTYPES, "dtype", f"one of {', '.join(_DTYPES)}", value["dtype"])
-    for name in ("platforms", "arrays", "class_names"):
-        if name == "class_names" and value[name] is None:
-            continue
+    for name in ("platforms", "arrays"):
         value[name] = _names(value[name], name)
+    for name, count in (("class_names", "num_classes"), ("feature_names", "num_features")):
+        if value[name] is not None:
+            value[name] = _names(value[name], name)
+            known = len(value[name]) == value[count]
+            _expect(known, name, f"{value[count]} names", value[name])
     platforms = value["platforms"]
     known = len(platforms) > 0 and set(platforms) <= set(PLATFORMS)
     _expect(known, "platforms", f"some of {', '.join(PLATFORMS)}", platforms)
@@ -145,9 +152,6 @@ def _checked(value: Any) -> Manifest:
     known = isinstance(kernels, dict) and kernels.keys() == set(platforms)
     _expect(known, "kernels", "lists by platform", kernels)
     value["kernels"] = {key: _names(listed, "kernels") for key, listed in kernels.items()}
-    if value["class_names"] is not None:
-        known = len(value["class_names"]) == value["num_classes"]
-        _expect(known, "class_names", f"{value['num_classes']} names", value["class_names"])
     sums = value["sha256"]
     known = isinstance(sums, dict) and all(type(item) is str for item in sums.values())
     _expect(known, "sha256", "checksums by name", sums)

@@ -53,6 +53,8 @@ def save(
     portable: bool = False,
     multilabel: bool = False,
     class_names: Sequence[str] | None = None,
+    normalized_features: bool = False,
+    feature_names: Sequence[str] | None = None,
     decoder: nnx.Module | None = None,
 ) -> Manifest:
     """Writes a model for graphs of one size, so that it runs without the code that built it.
@@ -79,6 +81,9 @@ def save(
         portable: take the JAX reference of every operation: the program then needs JAX alone, and
             is slower.
         multilabel, class_names: for those who read the outputs.
+        normalized_features, feature_names: for those who prepare the features: whether the model
+            was trained on what `jaxgnn.data.normalize_features` makes of them, which the program
+            does not apply, and their names in their order.
         decoder: makes it a model of links: called as `decoder(outputs, senders, receivers)`, in
             inference mode, such as `jaxgnn.nn.DotDecoder`. `load_links` reads what is written.
 
@@ -95,6 +100,7 @@ def save(
     _check(num_nodes, num_edges, num_features, dtype, platforms, fewest)
     _check_graphs(num_graphs, num_edge_features, decoder)
     _check_edge_weights(edge_weights, num_graphs, decoder)
+    _check_features(normalized_features, feature_names, num_features)
     _check_vacant(directory)
     from flax import nnx  # `load` does without
 
@@ -132,6 +138,8 @@ def save(
         num_edges=num_edges,
         num_graphs=num_graphs or 0,
         num_features=num_features,
+        normalized_features=normalized_features,
+        feature_names=None if feature_names is None else tuple(map(str, feature_names)),
         num_edge_features=num_edge_features,
         edge_weights=edge_weights,
         num_classes=made.out_avals[0].shape[-1],
@@ -260,6 +268,14 @@ def _check_edge_weights(edge_weights: bool, num_graphs: int | None, decoder: Any
     if edge_weights and (num_graphs is not None or decoder is not None):
         other = "decoder" if num_graphs is None else "num_graphs"
         raise DataError(f"edge_weights: expected False with {other}, got True")
+
+
+def _check_features(normalized: bool, names: Sequence[str] | None, num_features: int) -> None:
+    if type(normalized) is not bool:
+        raise DataError(f"normalized_features: expected True or False, got {normalized!r}")
+    if names is not None and (isinstance(names, str) or len(names) != num_features):
+        got = repr(names) if isinstance(names, str) else len(names)
+        raise DataError(f"feature_names: expected {num_features} names, got {got}")
 
 
 def _check_vacant(directory: Path) -> None:

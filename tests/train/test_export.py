@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxgnn import Graph, batch, export
 from jaxgnn._core.platform import of_device
-from jaxgnn.data import DataError
+from jaxgnn.data import DataError, normalize_features
 from jaxgnn.train import (
     GraphSetDescription,
     LinkDescription,
@@ -23,6 +23,7 @@ from jaxgnn.train import (
     Progress,
     TrainConfig,
     build_model,
+    load_link_run,
     load_run,
     run,
 )
@@ -122,6 +123,9 @@ def test_what_does_not_fit(written):
         ({"platforms": "cpu"}, DataError, r"platforms: expected a sequence .*, got 'cpu'"),
         ({"dtype": "int32"}, TypeError, "dtype: expected float32, .*, got int32"),
         ({"edge_weights": 1}, DataError, "edge_weights: expected True or False, got 1"),
+        ({"normalized_features": None}, DataError, "normalized_features: expected True or False"),
+        ({"feature_names": ["a"]}, DataError, "feature_names: expected 5 names, got 1"),
+        ({"feature_names": "abcde"}, DataError, "feature_names: expected 5 names, got 'abcde'"),
         (
             {"edge_weights": True, "num_graphs": 2},
             DataError,
@@ -165,7 +169,7 @@ def test_damaged_and_hostile_directories(written, tmp_path):
     assert "no exported model" in message(tmp_path / "nowhere")
     assert "no exported model" in message("x" * 5000)
     for changes, expected in (
-        ({"format": 1}, "expected format 3, got 1: export the run again"),
+        ({"format": 1}, "expected format 4, got 1: export the run again"),
         ({"jaxgnn": "0.0.1"}, "exported by jaxgnn '0.0.1', whose kernels are not those of"),
         (
             {"platforms": [OTHER], "kernels": {OTHER: []}},
@@ -180,6 +184,8 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ({"num_nodes": 41}, "the program expects float32[40, 5], the files hold float32[41, 5]"),
         ({"arrays": ["senders"]}, "arrays: expected row_offsets, senders"),
         ({"class_names": ["a"]}, "class_names: expected 3 names"),
+        ({"feature_names": ["a"]}, "feature_names: expected 5 names"),
+        ({"normalized_features": None}, "normalized_features: expected true or false"),
         ({"sha256": {}}, "sha256: expected those of program.bin and variables.npz"),
         ({"num_graphs": 3}, "a model of graphs, for jaxgnn.export.load_graphs"),
         ({"num_graphs": 3, "links": True}, "links: expected false of graphs, got True"),
@@ -194,11 +200,6 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ),
     ):
         assert expected in message(edited(written, next(copies), **changes))
-    directory = edited(written, next(copies))
-    manifest = json.loads((directory / "manifest.json").read_text())
-    del manifest["edge_weights"]  # as earlier versions wrote it
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-    assert not export.load(directory).manifest.edge_weights
     for text in ("", "[]", "[" * 100_000, "{", "\0"):
         directory = edited(written, next(copies))
         (directory / "manifest.json").write_text(text)
@@ -453,3 +454,37 @@ def test_the_command_and_a_fresh_process(tmp_path, capsys):
         captured = capsys.readouterr()
         assert captured.out == "" and message in captured.err and captured.err.count("\n") == 1
     assert not Path("o").exists()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("task", ["node", "link"])
+def test_features_that_training_normalized(tmp_path, capsys, task):
+    """Features and names of the columns are in the manifest: the program takes them as they are."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2)).round(3)
+    rows = [f"{i},{i % 2},{a},{b}\n" for i, (a, b) in enumerate(x)]
+    (tmp_path / "nodes.csv").write_text("id,label,age,height\n" + "".join(rows))
+    pairs = "".join(f"{i},{j}\n" for i, j in rng.integers(0, 40, (200, 2)))
+    (tmp_path / "edges.csv").write_text("source,target\n" + pairs)
+    for features in ("raw", "normalized"):
+        path, directory = str(tmp_path / f"run-{features}"), str(tmp_path / features)
+        config = TrainConfig(
+            str(tmp_path), task=task, features=features, hidden=4, epochs=1, run_directory=path
+        )
+        run(config)
+        assert main(["export", path, "--output", directory, "--platforms", PLATFORM]) == 0
+        normalized = features == "normalized"
+        assert ("jaxgnn.data.normalize_features" in capsys.readouterr().out) == normalized
+        loaded = load_link_run(path) if task == "link" else load_run(path)
+        exported = (export.load_links if task == "link" else export.load)(directory)
+        assert exported.manifest.normalized_features == normalized
+        assert exported.manifest.feature_names == ("age", "height")
+        graph = loaded.own_data().graph
+        expected = (loaded.encode if task == "link" else loaded.logits)(
+            graph, loaded.own_data().features
+        )
+        call = exported.encode if task == "link" else exported
+        raw = x.astype(np.float32)
+        given = normalize_features(raw) if normalized else raw
+        np.testing.assert_allclose(call(graph, given), expected, atol=1e-6)
+        assert np.allclose(call(graph, raw), expected, atol=1e-4) != normalized
