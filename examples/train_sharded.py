@@ -25,6 +25,7 @@ import tyro
 from flax import nnx
 
 from jaxgnn import Graph
+from jaxgnn.data import DataError
 from jaxgnn.data.benchmark_graphs import benchmark_graph
 from jaxgnn.distributed import shard
 from jaxgnn.nn import MaxK, models
@@ -64,15 +65,35 @@ class Options:
     """Steps that are timed, after two that are not."""
 
 
-def main(options: Options) -> list[float]:
-    """Trains, prints the time and the loss, and returns the loss of every step."""
-    for name in ("devices", "steps"):
+def check(options: Options) -> None:
+    """Ends with a line about the first option that cannot be."""
+    for name in ("devices", "steps", "features", "classes", "layers"):
         if getattr(options, name) < 1:
             sys.exit(f"--{name}: expected at least 1, got {getattr(options, name)}")
     if options.layout == "both" and options.devices % 2:
         sys.exit(f"--devices: expected an even number with --layout both, got {options.devices}")
-    jax.config.update("jax_num_cpu_devices", max(options.devices, 1))
-    offsets, senders = benchmark_graph(options.shape, options.scale)
+    if options.model != "GraphSAGE" and options.features % 8:
+        sys.exit(f"--features: expected a multiple of the 8 heads, got {options.features}")
+    if options.k is not None and not 1 <= options.k <= options.features:
+        sys.exit(f"--k: expected 1 to --features, {options.features}, got {options.k}")
+    if options.k is not None and options.layout in ("features", "both"):
+        sys.exit(f"--layout: expected rows, auto or one with --k, got {options.layout}")
+    if options.partition is not None and options.layout in ("features", "one"):
+        sys.exit(f"--partition: expected none with --layout {options.layout}")
+    if options.partition == "windows" and options.k is None:
+        sys.exit("--partition: expected --k with windows, got none")
+    if options.exchange_dtype is not None and options.layout == "one":
+        sys.exit("--exchange-dtype: expected none with --layout one")
+
+
+def main(options: Options) -> list[float]:
+    """Trains, prints the time and the loss, and returns the loss of every step."""
+    check(options)
+    try:
+        offsets, senders = benchmark_graph(options.shape, options.scale)
+    except DataError as error:  # "name: expected one of ..." or "scale: ..."
+        sys.exit(f"--{str(error).replace('name:', 'shape:', 1)}")
+    jax.config.update("jax_num_cpu_devices", options.devices)
     graph = Graph.from_csr(offsets, senders).with_row_schedule()
     if options.k is not None:
         graph = graph.with_windows()
@@ -102,16 +123,14 @@ def main(options: Options) -> list[float]:
             shape, names = (options.devices // 2, 2), ("r", "c")
             axes = {"rows": "r", "features": "c"}
         elif options.layout == "auto":
-            axes = {}
+            axes = {} if options.k is None else {"rows": "x"}
         mesh = jax.make_mesh(shape, names, devices=jax.devices()[: options.devices])
         start = time.perf_counter()
-        graph = shard(
-            graph,
-            mesh,
-            partition=options.partition,
-            exchange_dtype=options.exchange_dtype,
-            **axes,
-        )
+        travel = {"exchange_dtype": options.exchange_dtype}
+        try:
+            graph = shard(graph, mesh, partition=options.partition, **travel, **axes)
+        except ImportError as error:  # of metis
+            sys.exit(f"--partition: {error}")
         print(f"split in {time.perf_counter() - start:.1f} s")
         print(graph.explain(width, jnp.dtype(options.dtype).itemsize))
         x, labels = graph.scatter(x), graph.scatter(labels)

@@ -93,6 +93,17 @@ def test_exported_model_with_edge_weights(example, tmp_path):
         ("train_sharded --devices 0", "--devices: expected at least 1, got 0"),
         ("train_sharded --steps 0", "--steps: expected at least 1, got 0"),
         ("train_sharded --layout both --devices 3", "--devices: expected an even number"),
+        ("train_sharded --features 0", "--features: expected at least 1, got 0"),
+        ("train_sharded --classes 0", "--classes: expected at least 1, got 0"),
+        ("train_sharded --layers -1", "--layers: expected at least 1, got -1"),
+        ("train_sharded --model GAT --features 20", "--features: expected a multiple of the 8"),
+        ("train_sharded --layout rows --k 300", "--k: expected 1 to --features, 256, got 300"),
+        ("train_sharded --k 8", "--layout: expected rows, auto or one with --k, got features"),
+        ("train_sharded --partition block", "--partition: expected none with --layout features"),
+        ("train_sharded --layout rows --partition windows", "--partition: expected --k with"),
+        ("train_sharded --layout one --exchange-dtype bfloat16", "--exchange-dtype: expected none"),
+        ("train_sharded --shape lattice", "--shape: expected one of reddit, "),
+        ("train_sharded --scale 0", "--scale: expected more than 0, at most 10, got 0"),
     ],
 )
 def test_bad_options_are_one_line(example, command, expected):
