@@ -233,15 +233,17 @@ def markdown(records: list[dict[str, Any]]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Parses, trains, writes."""
     options = tyro.cli(Options, args=arguments)
+    if options.seeds < 1:
+        sys.exit(f"--seeds: expected at least 1, got {options.seeds}")
     start = time.perf_counter()
-    options.output.mkdir(parents=True, exist_ok=True)
     records = []
     try:
+        options.output.mkdir(parents=True, exist_ok=True)
         for record in compare(options):
             records.append(record)
             seconds = round(time.perf_counter() - start, 1)
             write(options.output, records, seconds)
-    except (ConfigError, DataError) as error:
+    except (ConfigError, DataError, OSError) as error:
         sys.exit(str(error))
     print(markdown(records))
 

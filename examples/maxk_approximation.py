@@ -138,7 +138,6 @@ def save_plot(path: Path, fits: dict[tuple[str, int], Fit], options: Options) ->
     right.set_xticks(options.hidden, [str(hidden) for hidden in options.hidden])
     right.minorticks_off()
     right.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 
@@ -150,6 +149,10 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, int], Fit]:
             sys.exit(f"--{name}: expected at least {least}, got {getattr(options, name)}")
     if min(options.hidden, default=0) < 1:
         sys.exit("--hidden: expected numbers of at least 1")
+    try:
+        options.plot.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"--plot: {error}")
     pairs = [(name, hidden) for hidden in options.hidden for name in ("maxk", "relu")]
     fits = {(name, hidden): fit(hidden, name, options) for name, hidden in pairs}
     table = Table(title="Root mean square error of a fit of x²", title_justify="left")

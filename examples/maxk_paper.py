@@ -144,6 +144,8 @@ def configuration(options: Options) -> TrainConfig:
 
 def read(options: Options) -> NodeDataset:
     """The data, or a slice, with the self-loops that the model gets."""
+    if options.slice is not None and options.slice < 1:
+        raise ConfigError(f"--slice: expected at least 1, got {options.slice}")
     if options.data is not None:
         dataset = load(options.data, max_bytes=int(options.max_gigabytes * 1e9))
         if options.slice is not None:

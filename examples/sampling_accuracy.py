@@ -393,22 +393,34 @@ def _cpu() -> str:
     return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "unknown")
 
 
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file of this script.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        return json.loads(path.read_text())["records"]
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path}: expected a file of this script") from None
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Parses, measures, writes, prints."""
     options = tyro.cli(Options, args=arguments)
-    if options.tables is not None:
-        rows = json.loads(options.tables.read_text())["records"]
-    else:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        rows = []
-        if options.output.exists():
-            rows = json.loads(options.output.read_text())["records"]
-        try:
+    if options.seeds < 1:
+        sys.exit(f"--seeds: expected at least 1, got {options.seeds}")
+    try:
+        if options.tables is not None:
+            rows = read_rows(options.tables)
+        else:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            rows = read_rows(options.output) if options.output.exists() else []
             for found in measure(options, {(row["dataset"], row["model"]) for row in rows}):
                 rows += found
                 write(options.output, rows)
-        except (ConfigError, DataError) as error:
-            sys.exit(str(error))
+    except (ConfigError, DataError, OSError) as error:
+        sys.exit(str(error))
     for name, table in tables(rows).items():
         print(f"\n{name}\n\n{table}")
 

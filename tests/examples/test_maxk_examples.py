@@ -161,6 +161,7 @@ def test_the_paper_s_run_on_files_resumes(tmp_path, capsys):
         ("reddit", "--data: expected the directory of the files (or --slice), got none"),
         ("reddit --data nowhere", "nowhere: no such file or directory"),
         ("reddit --slice 50 --k 300", "--k: expected at most --hidden, 256, got 300"),
+        ("reddit --slice -5", "--slice: expected at least 1, got -5"),
         ("reddit --slice 50 --resume", "--resume: expected --run-directory with it, got none"),
     ],
 )
