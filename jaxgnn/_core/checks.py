@@ -104,6 +104,12 @@ def boolean(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def booleans(**options: Any) -> None:
+    """Raises for the first of them that is none."""
+    for name, value in options.items():
+        boolean(value, name)
+
+
 def function(value: Any, name: str) -> None:
     if not callable(value):
         raise TypeError(f"{name}: expected a function, got {type(value).__name__}")

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import floating_dtype
+from jaxgnn._core.checks import boolean, floating_dtype
 from jaxgnn.graph import NodeRows
 from jaxgnn.nn._features import Features, Tree, cast, map_values
 from jaxgnn.ops import CBSR
@@ -55,10 +55,12 @@ def linear(
     """`nnx.Linear` that starts as PyTorch's does; `bias_init` None is `kaiming_bias`.
 
     Raises:
-        TypeError: a width is no integer, a dtype is not floating, or `rngs` are none.
+        TypeError: a width is no integer, `use_bias` no boolean, a dtype not floating, or `rngs` are
+            none.
         ValueError: a width is below 1.
     """
     check_options(dtype, param_dtype, rngs)
+    boolean(use_bias, "use_bias")
     return nnx.Linear(
         width(in_features, "in_features"),
         width(out_features, "out_features"),

@@ -13,6 +13,7 @@ from flax import nnx
 from flax.nnx.nn import dtypes
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph import GraphSubstitute
 from jaxgnn.nn._dropout import dropout_module, dropout_options
@@ -54,7 +55,7 @@ class MaxK(nnx.Module):
             `jaxgnn.maxk`.
 
     Raises:
-        TypeError: `k` is no integer.
+        TypeError: `k` is no integer, or `anneal` or `packed` no boolean.
         ValueError: `k` is below 1 (in a call, above the width), or `dropout` is out of range or
             without `rngs`.
 
@@ -70,6 +71,7 @@ class MaxK(nnx.Module):
         anneal: bool = False,
         packed: bool = False,
     ):
+        checks.booleans(anneal=anneal, packed=packed)
         self.k = count(k, "k", "entries to keep")
         self.dropout = dropout_module(dropout, "dropout", rngs)
         self.active = ActiveEntries(jnp.asarray(k, jnp.int32)) if anneal else None

@@ -1,5 +1,7 @@
 """Models under JAX's and Flax's transformations, their options, and the examples of the docs."""
 
+import functools
+import inspect
 import re
 import runpy
 
@@ -10,7 +12,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from jaxgnn import Graph
+from jaxgnn import Graph, nn
 from jaxgnn.graph import NodeRows
 from jaxgnn.nn import GCN, GIN, GNN, MLP, MODELS, GCNConv, GraphSAGE, MaxK, NodeMLP
 from tests.support.devices import two_devices
@@ -320,6 +322,46 @@ def new(model, rngs, num_layers=2, **options):
 def test_bad_options_are_named(create, error, message):
     with pytest.raises(error, match=message):
         create(nnx.Rngs(0))
+
+
+SIZES: dict[type, tuple] = {
+    nn.AGNNConv: (),
+    nn.APPNP: (2, 0.1),
+    nn.EdgeConv: (6, 4),
+    nn.GATConv: (6, 4),
+    nn.GATv2Conv: (6, 4),
+    nn.GCNConv: (6, 4),
+    nn.GINConv: (jax.nn.relu,),
+    nn.GINEConv: (jax.nn.relu,),
+    nn.GMMConv: (6, 4, 2, 3),
+    nn.MLP: ([6, 4],),
+    nn.MaxK: (4,),
+    nn.PNAConv: (6, 4, ["mean"], ["identity"], np.array([1, 2])),
+    nn.SAGEConv: (6, 4),
+    nn.TransformerConv: (6, 4),
+    **dict.fromkeys([nn.GAT, nn.GATv2, nn.Transformer], (6, 12, 3)),
+    nn.GCN: (6, 12, 3),
+}
+
+
+def boolean_options():
+    for module, sizes in SIZES.items():
+        takes = dict(inspect.signature(module.__init__).parameters)
+        options = {"rngs": nnx.Rngs(0)} if "rngs" in takes else {}
+        if issubclass(module, GNN):
+            takes |= inspect.signature(module._layer_options).parameters
+            options["num_layers"] = 2
+        for name, parameter in takes.items():
+            if parameter.annotation in ("bool", "bool | None"):
+                create = functools.partial(module, *sizes, **options, **{name: "false"})
+                yield pytest.param(create, name, id=f"{module.__name__}-{name}")
+
+
+@pytest.mark.parametrize(("create", "name"), boolean_options())
+def test_bad_booleans_are_named(create, name):
+    """A string or an array is true, whatever it says."""
+    with pytest.raises(TypeError, match=f"^{name}: expected True or False, got 'false'"):
+        create()
 
 
 def test_bad_input_is_named():

@@ -67,7 +67,8 @@ class GATConv(nnx.Module):
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
-        TypeError: a width or `heads` is no integer.
+        TypeError: a width or `heads` is no integer, or an option that is `True` or `False` is
+            something else.
         ValueError: a width or `heads` below 1, or an option out of range.
 
     Source: Velickovic et al., "Graph Attention Networks" (ICLR 2018), section 2.1; PyG's
@@ -98,6 +99,9 @@ class GATConv(nnx.Module):
         bias_init: Initializer = jax.nn.initializers.zeros,
         rngs: nnx.Rngs,
     ):
+        checks.booleans(
+            concat=concat, add_self_loops=add_self_loops, residual=residual, use_bias=use_bias
+        )
         heads = count(heads, "heads", "heads")
         out_features = width(out_features, "out_features")
         stored_fill_value = _heads.checked_fill_value(fill_value)

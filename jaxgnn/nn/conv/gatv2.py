@@ -57,7 +57,8 @@ class GATv2Conv(nnx.Module):
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
-        TypeError: a width or `heads` is no integer.
+        TypeError: a width or `heads` is no integer, or an option that is `True` or `False` is
+            something else.
         ValueError: a width or `heads` below 1, or an option out of range.
 
     Source: Brody et al., "How attentive are graph attention networks?" (ICLR 2022), section 3.2;
@@ -87,6 +88,13 @@ class GATv2Conv(nnx.Module):
         bias_init: Initializer = jax.nn.initializers.zeros,
         rngs: nnx.Rngs,
     ):
+        checks.booleans(
+            concat=concat,
+            add_self_loops=add_self_loops,
+            share_weights=share_weights,
+            residual=residual,
+            use_bias=use_bias,
+        )
         heads = count(heads, "heads", "heads")
         out_features = width(out_features, "out_features")
         stored_fill_value = _heads.checked_fill_value(fill_value)

@@ -56,7 +56,7 @@ class GCNConv(nnx.Module):
         rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
-        TypeError: a width is no integer.
+        TypeError: a width is no integer, or an option that is `True` or `False` is something else.
         ValueError: a width below 1, or `add_self_loops` without `normalize`.
 
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"
@@ -85,6 +85,7 @@ class GCNConv(nnx.Module):
     ):
         if add_self_loops is None:
             add_self_loops = normalize
+        checks.booleans(improved=improved, normalize=normalize, add_self_loops=add_self_loops)
         if add_self_loops and not normalize:
             raise ValueError("add_self_loops: expected normalize=True with it, got False")
         self.linear = linear(

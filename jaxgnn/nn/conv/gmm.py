@@ -83,7 +83,8 @@ class GMMConv(nnx.Module):
         rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
-        TypeError: a width or a number is no integer.
+        TypeError: a width or a number is no integer, or an option that is `True` or `False` is
+            something else.
         ValueError: a width or a number below 1, too many coordinates, an unknown `aggr` or
             `strategy`, or a `sample_size` or `sample_rate` out of range.
 
@@ -114,6 +115,9 @@ class GMMConv(nnx.Module):
         rngs: nnx.Rngs,
     ):
         checks.choice(aggr, "aggr", ("mean", "sum"))
+        checks.booleans(
+            separate_gaussians=separate_gaussians, root_weight=root_weight, use_bias=use_bias
+        )
         senders, receivers = width_pair(in_features, "in_features")
         out_features = width(out_features, "out_features")
         kernel_size = count(kernel_size, "kernel_size", "kernels")

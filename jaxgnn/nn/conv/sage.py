@@ -61,7 +61,7 @@ class SAGEConv(nnx.Module):
         rngs: `params` is used, and `sampling` if edges are drawn.
 
     Raises:
-        TypeError: a width is no integer.
+        TypeError: a width is no integer, or an option that is `True` or `False` is something else.
         ValueError: a width below 1, or an unknown `aggr` or `strategy`, or a `sample_size` with a
             maximum.
 
@@ -93,6 +93,9 @@ class SAGEConv(nnx.Module):
         rngs: nnx.Rngs,
     ):
         checks.choice(aggr, "aggr", ("mean", "sum", "max", "min"))
+        checks.booleans(
+            root_weight=root_weight, normalize=normalize, project=project, use_bias=use_bias
+        )
         senders, receivers = width_pair(in_features, "in_features")
 
         def layer(in_features: int, out_features: int, use_bias: bool) -> nnx.Linear:

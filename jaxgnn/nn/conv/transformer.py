@@ -11,6 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
@@ -58,7 +59,8 @@ class TransformerConv(nnx.Module):
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
-        TypeError: a width or `heads` is no integer.
+        TypeError: a width or `heads` is no integer, or an option that is `True` or `False` is
+            something else.
         ValueError: a width or `heads` below 1, or an option out of range.
 
     Source: Shi et al., "Masked label prediction: unified message passing model for semi-supervised
@@ -86,6 +88,7 @@ class TransformerConv(nnx.Module):
         kernel_init: Initializer = kaiming_kernel,
         rngs: nnx.Rngs,
     ):
+        checks.booleans(concat=concat, beta=beta, use_bias=use_bias, root_weight=root_weight)
         heads = count(heads, "heads", "heads")
         out_features = width(out_features, "out_features")
         senders, receivers = width_pair(in_features, "in_features")

@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array
 
+from jaxgnn._core import checks
 from jaxgnn.graph import Graph
 from jaxgnn.nn._dropout import drop
 from jaxgnn.nn._features import Features
@@ -68,6 +69,7 @@ class GAT(GNN):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         del activation, norm
         heads = count(heads, "heads", "heads")
+        checks.boolean(concat, "concat")
         if concat and hidden_features % heads:
             raise ValueError(
                 f"hidden_features: expected a multiple of the {heads} heads, got {hidden_features}"

@@ -85,7 +85,8 @@ class GNN(nnx.Module):
         conv_options: passed on to `conv`; a `sample_size` may be a sequence, one a layer.
 
     Raises:
-        TypeError: a width or `num_layers` is no integer, or `conv` cannot be called.
+        TypeError: a width or `num_layers` is no integer, an option that is `True` or `False` is
+            something else, or `conv` cannot be called.
         ValueError: an option out of range, or `MaxK`'s k above `hidden_features`.
 
     Source: PyG's `BasicGNN`; the skip connection as in Luo et al., "Classic GNNs are strong
@@ -129,6 +130,7 @@ class GNN(nnx.Module):
         out_features = width(out_features, "out_features")
         num_layers = count(num_layers, "num_layers", "layers")
         checks.choice(jumping, "jumping", (None, "last", "cat", "max"))
+        checks.booleans(residual=residual, input_layer=input_layer, recompute=recompute)
         conv = self._conv if conv is None else conv
         if not callable(conv):
             raise TypeError(f"conv: expected what makes a layer, got {type(conv).__name__}")
