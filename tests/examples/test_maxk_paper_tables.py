@@ -178,6 +178,9 @@ def test_scores_go_on_with_the_seeds_that_are_left(tmp_path):
         ("--data flickr=nowhere --parts scores", "nowhere: no such file or directory"),
         ("--k 0", "--k: expected numbers from 1 to 256"),
         ("--num-seeds 0", "--num-seeds: expected at least 1, got 0"),
+        ("--threads 0", "--threads: expected at least 1, got 0"),
+        ("--budget -1", "--budget: expected a number from 0, got -1"),
+        ("--json /dev/null/out.json", "/dev/null"),
         ("--scale 2", "--scale: expected a number in"),
     ],
 )
@@ -207,7 +210,11 @@ def test_the_whole_paper_runs_on_tiny_graphs(tmp_path, capsys):
     left_out = {entry["what"] for entry in parts["left_out"]}
     assert len(parts["operations"]) == len(whole) - any("torch" in what for what in left_out)
     assert {"counters (Table 2)", "scores of ogbn-proteins"} <= left_out
-    text = capsys.readouterr().out
+    text, progress = capsys.readouterr()
+    first = (f"flickr: reading {folder}", "flickr: 6 training steps to time", "flickr sage step")
+    for line, start in zip(progress.splitlines(), first, strict=False):
+        assert line.startswith(start)
+    assert "\nddi: generating a graph" in progress
     for title in ("Table 5", "Figures 9 and 10: convergence", "Figure 8", "Table 4"):
         assert f"**{title}" in text
     assert "ogbn-proteins: without --data" in text

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str], experiments: Experiments) -> Results:
     try:
         files = check(options)
         return run(options, files, experiments)
-    except (ValueError, DivergenceError) as error:  # `ConfigError` and `DataError` too
+    except (ValueError, DivergenceError, OSError) as error:  # `ConfigError` and `DataError` too
         sys.exit(str(error))
 
 
@@ -121,9 +121,11 @@ def check(options: PaperOptions) -> dict[str, Path]:
             raise ValueError(
                 f"--{name}: expected some of {', '.join(known)}, got {', '.join(sorted(unknown))}"
             )
-    for name, value in (("num-seeds", options.num_seeds), ("repeats", options.repeats)):
-        if value < 1:
-            raise ValueError(f"--{name}: expected at least 1, got {value}")
+    for name in ("num_seeds", "repeats", "threads"):
+        if (value := getattr(options, name)) < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least 1, got {value}")
+    if not options.budget >= 0:
+        raise ValueError(f"--budget: expected a number from 0, got {options.budget}")
     if not options.k or not all(1 <= k <= WIDTH for k in options.k):
         raise ValueError(f"--k: expected numbers from 1 to {WIDTH}, got {options.k}")
     if not 0 < options.scale <= 1:
@@ -151,6 +153,7 @@ def run(options: PaperOptions, files: dict[str, Path], experiments: Experiments)
     # The children that are timed need the GPU's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     results = Results.open(options.json, harness, options.budget)
+    results.save()  # a file that cannot be written is known before anything is measured
     with tempfile.TemporaryDirectory(prefix="jaxgnn-maxk-paper-") as folder:
         workspace = Path(folder)
         cache = options.cache or workspace
@@ -167,7 +170,7 @@ def run(options: PaperOptions, files: dict[str, Path], experiments: Experiments)
             timed = "kernels" in options.parts
             if not (timed or counted) or results.out_of_time():
                 break
-            graph = graphs.store_all([shape], cache, options.scale)[shape]
+            graph = _random_graph(shape, cache, options.scale)
             _note(results, graph)
             setting = (harness, results, workspace)
             if timed:
@@ -209,15 +212,21 @@ def _graph(
 ) -> Path:
     """The folder of a set's stored graph: its own, or a random one of its size."""
     if name not in files:
-        shape = SHAPES[name]
-        folder = graphs.store_all([shape], cache, options.scale)[shape]
+        folder = _random_graph(SHAPES[name], cache, options.scale)
     else:
+        print(f"{name}: reading {files[name]}", file=sys.stderr)
         folder = cache / f"{name}-files"
         # The models of the steps add their own self-loops.
         graph, _ = transform.remove_self_loops(experiments.read(name, files[name], "sage").graph)
         graphs.save(graph, folder, {"name": name, "scale": 1.0}, {"source": str(files[name])})
     _note(results, folder)
     return folder
+
+
+def _random_graph(shape: str, cache: Path, scale: float) -> Path:
+    """The folder of a stored graph; the largest take minutes."""
+    print(f"{shape}: generating a graph of its size, if --cache has none", file=sys.stderr)
+    return graphs.store_all([shape], cache, scale)[shape]
 
 
 def _note(results: Results, folder: Path) -> None:

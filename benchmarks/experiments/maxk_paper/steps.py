@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def run(
     ]
     if not any(groups) or results.out_of_time():
         return
+    print(f"{dataset}: {sum(map(len, groups))} training steps to time", file=sys.stderr)
     inputs = workspace / f"inputs-{dataset}"
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context, graphs.on_cpu) as pool:
