@@ -184,6 +184,16 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
     return _with_features(config, of_nodes(config.dataset, load_undirected(config.dataset)))
 
 
+def check_dataset(dataset: Any) -> None:
+    """Refuses an argument that is no data set of nodes.
+
+    Raises:
+        TypeError: naming what it is.
+    """
+    if not isinstance(dataset, NodeDataset):
+        raise TypeError(f"dataset: expected a NodeDataset, got {type(dataset).__name__}")
+
+
 def _with_features(config: TrainConfig, dataset: NodeDataset) -> NodeDataset:
     if normalizes_features(config, dataset):
         dataset = dataclasses.replace(dataset, features=normalize_features(dataset.features))

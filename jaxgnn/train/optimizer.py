@@ -8,7 +8,7 @@ import jax
 import optax
 from jaxtyping import Array, Int
 
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.config import TrainConfig, check_config
 
 
 def build_optimizer(config: TrainConfig) -> optax.GradientTransformation:
@@ -16,7 +16,11 @@ def build_optimizer(config: TrainConfig) -> optax.GradientTransformation:
 
     With L2, $g \leftarrow g + \lambda \theta$ before Adam's moments, biases included, as
     `torch.optim.Adam(weight_decay=...)`; decoupled, AdamW (Loshchilov and Hutter, 2019).
+
+    Raises:
+        TypeError: `config` is no `TrainConfig`.
     """
+    check_config(config)
     mask = _first_layer if config.decay_layers == "first" else None
     if config.decay == "decoupled":
         return optax.adamw(config.learning_rate, weight_decay=config.weight_decay, mask=mask)

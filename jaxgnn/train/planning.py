@@ -18,7 +18,7 @@ from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
 from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.loop import lower
-from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+from jaxgnn.train.node_problem import check_dataset, choose_split, load_dataset, make_task
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.plan_graphs import Aggregation, Recorder, aggregations
 from jaxgnn.train.plan_rates import Part, Rates, Seconds, arrays_of, measure_rates
@@ -145,7 +145,7 @@ def plan(
         Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
 
     Raises:
-        TypeError: `config` is no `TrainConfig`.
+        TypeError: `config` is no `TrainConfig`, or `dataset` no `NodeDataset`.
         ConfigError: options that cannot be, a run of mini-batches or links, or a model with values
             on the edges.
         DataError: data that cannot be read.
@@ -162,6 +162,7 @@ def plan(
     if dataset is None:
         dataset = load_dataset(config)
         folder = sharded.partition_of(dataclasses.replace(config, devices="all"))
+    check_dataset(dataset)
     nodes = dataset.num_nodes
     for count in devices:
         if not 2 <= count <= nodes:

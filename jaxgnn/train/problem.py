@@ -13,7 +13,7 @@ from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.description import normalizes_features
 from jaxgnn.train.graph_problem import GraphProblem
 from jaxgnn.train.links import LinkData, LinkProblem
-from jaxgnn.train.node_problem import NodeProblem, load_dataset, prepared
+from jaxgnn.train.node_problem import NodeProblem, check_dataset, load_dataset, prepared
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.own_parts import load_own_parts
 from jaxgnn.train.recovery import Recovery
@@ -25,6 +25,7 @@ def make_problem(
     """What `--task` asks for, of the data given or of those of `config.dataset`.
 
     Raises:
+        TypeError: `dataset` is none.
         ConfigError, DataError: options or data that cannot be.
     """
     if config.task == "graph":
@@ -46,6 +47,7 @@ def make_problem(
         dataset = with_reverse_edges(dataset)
     if isinstance(dataset, LinkData):
         raise ConfigError("--task: expected link with a graph without labels, got node")
+    check_dataset(dataset)
     _warn_without_positions(config, dataset, recovery)
     return NodeProblem(config, dataset, normalized=normalized, partition=partition, own=own)
 
@@ -105,6 +107,8 @@ def _as_link_data(config: TrainConfig, data: NodeDataset | LinkData) -> LinkData
     if isinstance(data, NodeDataset):
         names = data.node_names, data.feature_names
         data = LinkData(data.name, data.graph, data.features, names[0], feature_names=names[1])
+    if not isinstance(data, LinkData):
+        raise TypeError(f"dataset: expected a LinkData or NodeDataset, got {type(data).__name__}")
     if not config.directed and not data.graph.symmetric:
         data = data._replace(graph=transform.to_undirected(data.graph)[0])
     return data

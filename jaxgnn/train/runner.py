@@ -77,7 +77,7 @@ def run(
         The content of `summary.json`, with `run_directory`.
 
     Raises:
-        TypeError: `config` is no `TrainConfig`.
+        TypeError: `config` is no `TrainConfig`, or `dataset` none of these.
         ConfigError, DataError, CheckpointError: options, data or files that cannot be.
         DivergenceError: the loss is not finite.
         RunError: a disk that is full or read-only, or memory that ran out.

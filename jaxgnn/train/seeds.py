@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.build_program import build
 from jaxgnn.train.config import TrainConfig, check_config
 from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, copy, train
-from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
+from jaxgnn.train.node_problem import check_dataset, choose_split, load_dataset, make_task
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.stages import compile_program
 from jaxgnn.train.step import MiniBatches, Program, TrainState
@@ -93,7 +94,8 @@ def train_seeds(
         dataset: the data; by default those of `config.dataset`.
 
     Raises:
-        TypeError: `config` is no `TrainConfig`.
+        TypeError: `config` is no `TrainConfig`, `dataset` no `NodeDataset`, or the seeds or splits
+            are no integers.
         ConfigError, DataError: options or data that cannot be.
         ValueError: no seeds or not as many splits; at once, a patience, mini-batches, or a dataset
             that is not scored by accuracy.
@@ -105,7 +107,7 @@ def train_seeds(
         results = [(run.test_score, run.progress.best_epoch) for run in runs]
         scores, epochs = zip(*results, strict=True)
     else:
-        dataset, chosen = _data(config, seeds, splits, dataset)
+        dataset, seeds, chosen = _data(config, seeds, splits, dataset)
         scores, epochs = _at_once(config, dataset, seeds, chosen)
     seconds = time.perf_counter() - start
     return SeedsResult(np.asarray(seeds), np.asarray(scores), np.asarray(epochs), seconds)
@@ -129,7 +131,7 @@ def train_in_sequence(
     Raises:
         TypeError, ConfigError, DataError, ValueError, DivergenceError: as `train_seeds`.
     """
-    dataset, chosen = _data(config, seeds, splits, dataset)
+    dataset, seeds, chosen = _data(config, seeds, splits, dataset)
     first = make_task(config, dataset, chosen[0], training=True)
     compiled: Compiled | None = None
     batches: MiniBatches | None = None
@@ -160,10 +162,11 @@ def _data(
     seeds: Sequence[int],
     splits: Sequence[int] | None,
     dataset: NodeDataset | None,
-) -> tuple[NodeDataset, list[Split]]:
-    """The data, and the split of each seed."""
+) -> tuple[NodeDataset, list[int], list[Split]]:
+    """The data, the seeds, and the split of each."""
     check_config(config)
-    splits = [config.split] * len(seeds) if splits is None else splits
+    seeds = _integers(seeds, "seeds")
+    splits = [config.split] * len(seeds) if splits is None else _integers(splits, "splits")
     if not seeds or len(splits) != len(seeds):
         raise ValueError(
             f"seeds, splits: expected at least one, and as many, got {len(seeds)}, {len(splits)}"
@@ -175,7 +178,16 @@ def _data(
         raise ConfigError(f"--devices: expected 1 for many seeds, got {config.devices}")
     if dataset is None:
         dataset = load_dataset(config)
-    return dataset, [choose_split(dataset, index) for index in splits]
+    check_dataset(dataset)
+    return dataset, seeds, [choose_split(dataset, index) for index in splits]
+
+
+def _integers(values: Any, name: str) -> list[int]:
+    numbers = [as_integer(value) for value in values] if np.iterable(values) else [None]
+    integers = [number for number in numbers if number is not None]
+    if len(integers) < len(numbers):
+        raise TypeError(f"{name}: expected a sequence of integers, got {values!r}")
+    return integers
 
 
 def _at_once(

@@ -20,6 +20,7 @@ from jaxgnn.train import (
     Task,
     TrainConfig,
     build,
+    build_optimizer,
     load_dataset,
     masked_accuracy,
     masked_loss,
@@ -309,9 +310,25 @@ def test_what_is_no_configuration():
         lambda: load_dataset(options),
         lambda: build(options, task),
         lambda: build_model(options, 4, 2, nnx.Rngs(0)),
+        lambda: build_optimizer(options),
     )
     for call in calls:
         with pytest.raises(TypeError, match="config: expected a TrainConfig, got dict"):
+            call()
+
+
+def test_what_is_no_dataset_and_no_seeds():
+    links = dataclasses.replace(SMALL, task="link")
+    for call, message in (
+        (lambda: run(SMALL, dataset="digits"), "dataset: expected a NodeDataset, got str"),
+        (lambda: run(links, dataset="digits"), "dataset: expected a LinkData or NodeDataset, got"),
+        (lambda: train_seeds(SMALL, [0], dataset="digits"), "dataset: expected a NodeDataset"),
+        (lambda: plan(SMALL, [2], dataset="digits"), "dataset: expected a NodeDataset, got str"),
+        (lambda: train_seeds(SMALL, 3), "seeds: expected a sequence of integers, got 3"),
+        (lambda: train_seeds(SMALL, [0.5]), "seeds: expected a sequence of integers, got "),
+        (lambda: train_seeds(SMALL, [1], splits=0), "splits: expected a sequence of integers"),
+    ):
+        with pytest.raises(TypeError, match=message):
             call()
 
 
@@ -508,7 +525,8 @@ def test_seeds_in_sequence_are_the_runs_one_by_one(tmp_path, metric):
     turned = Split(data.split(0).val, data.split(0).train, data.split(0).test)
     data = dataclasses.replace(data, splits={"a": data.split(0), "b": turned})
     config = dataclasses.replace(SMALL, epochs=40, patience=4, dropout=0.5, norm="batch")
-    result = train_seeds(config, [3, 4], splits=[0, 1], in_sequence=True, dataset=data)
+    seeds, splits = np.array([3, 4]), np.arange(2)
+    result = train_seeds(config, seeds, splits=splits, in_sequence=True, dataset=data)
     for i, seed in enumerate([3, 4]):
         one = dataclasses.replace(config, seed=seed, split=i, run_directory=str(tmp_path / str(i)))
         summary = run(one, dataset=data)
