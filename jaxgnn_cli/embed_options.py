@@ -41,7 +41,7 @@ class EmbedOptions:
     """
 
     graph: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="GRAPH")]
-    """A Matrix Market file or an edge list, gzipped or not."""
+    """A Matrix Market file, or an edge list of numbered nodes, gzipped or not."""
 
     undirected: bool = False
     """Add the reverse of each edge."""
