@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
-from jaxgnn import Graph, gather_edges, readout, segment_reduce, segment_softmax, spmm
+from jaxgnn import Graph, gather_edges, readout, sddmm, segment_reduce, segment_softmax, spmm
 from jaxgnn._core.row_ids import csr_row_ids
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array, edges
 from tests.support.strategies import examples, graphs, skewed_graph
@@ -124,6 +124,25 @@ def test_derivatives_of_first_and_second_order():
                 return gather_edges(graph, u, v, op) ** 2
 
             check_grads(gathered, (x, x + 1), order=2, modes=["rev"])
+
+
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda graph, x, impl: spmm(graph, x, impl=impl),
+        lambda graph, x, impl: spmm(graph, x, reduce="max", impl=impl),
+        lambda graph, x, impl: gather_edges(graph, x, impl=impl),
+        lambda graph, x, impl: sddmm(graph, jnp.ones((600, 1), x.dtype), x, impl=impl),
+    ],
+    ids=["sum", "max", "gather_edges", "sddmm"],
+)
+def test_gradients_of_16_bits_are_sums_in_float32(operation, impl):
+    """A sum of ones in bfloat16 would end at 256."""
+    graph = Graph.from_edges(np.zeros(600, int), np.arange(600), num_senders=1, num_receivers=600)
+    x = jnp.ones((1, 1), jnp.bfloat16)
+    y, transpose = jax.vjp(lambda x: operation(graph, x, impl), x)
+    assert transpose(jnp.ones_like(y))[0] == 600
 
 
 def test_ties_share_the_gradient():

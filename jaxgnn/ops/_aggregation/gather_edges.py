@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn import config
 from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, broadcast_to_edges
@@ -85,7 +86,9 @@ def _take(graph: Graph, x: Array, sender: bool, impl: Impl) -> Array:
     if x.size == 0 or graph.num_edges == 0:
         return ffi.zeros(shape, x.dtype, graph, x)
     if impl == "jax":
-        return x[graph.senders if sender else graph.receivers]
+        # The derivative of the gather is a sum.
+        wide = x.astype(accumulation_dtype(x.dtype))
+        return wide[graph.senders if sender else graph.receivers].astype(x.dtype)
     graph, x = ffi.unify_varying(graph, x)
     with config.use(impl=impl):
         edges: Array = broadcast_to_edges(

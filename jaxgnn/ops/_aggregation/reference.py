@@ -98,8 +98,9 @@ def dot_rows(
 ) -> Float[Array, "edges heads"]:
     """The dot product of both ends of each edge, of the terms that attained the extremum."""
     dtype = accumulation_dtype(a.dtype)
-    at_rows = a.at[row_ids(rows, b)].get(mode="clip")
-    terms = at_rows.astype(dtype) * b[rows.columns].astype(dtype)
+    # The gathers are of the wide type: their derivatives are sums.
+    at_rows = a.astype(dtype).at[row_ids(rows, b)].get(mode="clip")
+    terms = at_rows * b.astype(dtype)[rows.columns]
     if pattern is not None:
         terms = jnp.where(_attained(rows, *pattern, along=True), terms, 0)
     return jnp.sum(terms, axis=-1)
@@ -152,8 +153,8 @@ def _messages(
     rows: Rows, x: Float[Array, "columns heads width"], weights: Float[Array, "edges heads"] | None
 ) -> Float[Array, "edges heads width"]:
     """$w_e x_{c(e)}$ in the accumulation dtype."""
-    gathered = x if rows.columns is None else x[rows.columns]
-    messages = gathered.astype(accumulation_dtype(x.dtype))
+    x = x.astype(accumulation_dtype(x.dtype))  # before the gather, whose derivative is a sum
+    messages = x if rows.columns is None else x[rows.columns]
     return messages if weights is None else messages * weights[:, :, None]
 
 
