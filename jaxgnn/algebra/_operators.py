@@ -32,6 +32,7 @@ from jaxgnn.ops import CBSR
 from jaxgnn.ops._attention.gat_rule import leaky_relu as _leaky_relu
 from jaxgnn.ops._core import dropout_arguments
 from jaxgnn.ops._core.sparse_rows import sparse_rows_argument
+from jaxgnn.ops._projection.project import add_bias
 
 
 @overload
@@ -167,9 +168,7 @@ def linear_map(edges: Edges, kernel: Array, bias: Array | None) -> Applied:
 
     def function(x: Array) -> Array:
         out = x @ kernel.astype(x.dtype)
-        return (
-            out if bias is None else out + bias.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-        )
+        return out if bias is None else add_bias(out, bias)
 
     return apply("linear", function, [edges], (kernel, bias))
 

@@ -17,6 +17,7 @@ from jaxgnn.algebra._edges import (
 )
 from jaxgnn.algebra._operators import dot_with_vector
 from jaxgnn.algebra._recognize import squeeze
+from jaxgnn.ops._projection.project import add_bias
 
 
 def drop_last_axis(e: Edges, *, shift_free: bool = False) -> Edges:
@@ -44,7 +45,9 @@ def drop_last_axis(e: Edges, *, shift_free: bool = False) -> Edges:
         out = dataclasses.replace(out, template=e.template)
         if bias is None or shift_free:
             return out
-        return apply("with scalar", lambda x: x + bias.astype(x.dtype), [out], template="{}")
+        return apply(
+            "with scalar", lambda x: add_bias(x[..., None], bias)[..., 0], [out], template="{}"
+        )
     if e.name in ("+", "-", "*", "/") and len({operand.dtype for operand in e.operands}) == 1:
         axes, free = len(e.features), shift_free and e.name in ("+", "-")
         operands = (

@@ -18,7 +18,7 @@ from jaxgnn._core.checks import boolean, floating_dtype
 from jaxgnn.graph import NodeRows
 from jaxgnn.nn._features import Features, Tree, cast, map_values
 from jaxgnn.ops import CBSR
-from jaxgnn.ops._projection.project import dot_general
+from jaxgnn.ops._projection.project import add_bias
 from jaxgnn.ops._projection.project import project as project_rows
 
 Initializer = Callable[..., Array]
@@ -41,6 +41,14 @@ def kaiming_bias(in_features: int) -> Initializer:
     return init
 
 
+class Linear(nnx.Linear):
+    """`nnx.Linear` whose gradients of 16-bit rows are summed in float32, $W$'s by a kernel."""
+
+    def __call__(self, inputs: Float[Array, "*rows in_features"]) -> Array:
+        out = project(self, inputs)
+        return out if self.bias is None else add_bias(out, self.bias[...])
+
+
 def linear(
     in_features: int,
     out_features: int,
@@ -61,7 +69,7 @@ def linear(
     """
     check_options(dtype, param_dtype, rngs)
     boolean(use_bias, "use_bias")
-    return nnx.Linear(
+    return Linear(
         width(in_features, "in_features"),
         width(out_features, "out_features"),
         use_bias=use_bias,
@@ -69,7 +77,6 @@ def linear(
         param_dtype=param_dtype,
         kernel_init=kernel_init,
         bias_init=kaiming_bias(in_features) if bias_init is None else bias_init,
-        dot_general=dot_general,
         rngs=rngs,
     )
 
@@ -150,8 +157,7 @@ def aggregate_and_transform(
     out = aggregate(map_values(lambda rows: project(layer, rows), x))
     if layer.bias is None:
         return out
-    bias = layer.bias[...].astype(out.dtype)
-    return out + bias.reshape((1,) * (out.ndim - 1) + bias.shape)
+    return add_bias(out, layer.bias[...])
 
 
 def linear_pair(

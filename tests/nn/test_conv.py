@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from jaxgnn import Graph, spmm
 from jaxgnn.graph.transform import gcn_norm
-from jaxgnn.nn import GAT, MLP, GCNConv, GINConv, SAGEConv
+from jaxgnn.nn import (
+    GAT,
+    MLP,
+    EdgeConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GMMConv,
+    SAGEConv,
+)
 from tests.support.arrays import normal
 from tests.support.strategies import dense_adjacency, examples
 
@@ -431,3 +441,32 @@ def test_bad_input_is_named():
             assert re.search(message, str(raised)), f"{case}: {raised}"
         else:
             pytest.fail(f"{case}: nothing was raised")
+
+
+BIASED = {
+    "MLP": lambda **options: MLP((WIDTH, 3), **options),
+    "GCNConv": lambda **options: GCNConv(WIDTH, 3, **options),
+    "GATConv": lambda **options: GATConv(WIDTH, 3, **options),
+    "GATv2Conv": lambda **options: GATv2Conv(WIDTH, 3, **options),
+    "GMMConv": lambda **options: GMMConv(WIDTH, 3, dim=2, kernel_size=1, **options),
+    "EdgeConv": lambda **options: EdgeConv(WIDTH, 3, **options),
+}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_gradients_of_biases_of_16_bits_are_sums_in_float32(name):
+    """A sum of float16 that leaves its range, in the float32 of the parameters."""
+    rows = 70
+    layer = BIASED[name](dtype=jnp.float16, rngs=nnx.Rngs(0))
+    operands = [Graph.from_edges(np.arange(rows), np.arange(rows), num_nodes=rows)]
+    operands = [] if name == "MLP" else operands
+    operands.append(jnp.zeros((rows, WIDTH), jnp.float16))
+    if name == "GMMConv":
+        operands.append(jnp.zeros((rows, 2), jnp.float16))
+    definition, state = nnx.split(layer)
+    out, transpose = jax.vjp(lambda state: nnx.merge(definition, state)(*operands), state)
+    (gradients,) = transpose(jnp.full_like(out, 1001))
+    biases = {path: leaf[...] for path, leaf in nnx.to_flat_state(gradients) if path[-1] == "bias"}
+    bias = biases[min(biases, key=len)]  # the layer's own, not that of a projection before it
+    assert bias.dtype == jnp.float32
+    np.testing.assert_array_equal(bias, np.full(3, 1001.0 * rows))

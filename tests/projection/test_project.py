@@ -14,7 +14,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.nn import MLP
 from jaxgnn.ops._projection import weight_gradient
-from jaxgnn.ops._projection.project import dot_general, project
+from jaxgnn.ops._projection.project import add_bias, project
 from tests.support.arrays import normal
 from tests.support.devices import two_devices
 from tests.support.oracle import close
@@ -165,14 +165,23 @@ def test_policies_see_the_product():
     assert products(jax.checkpoint_policies.nothing_saveable) == 2
 
 
-def test_what_is_no_projection_is_left_to_jax():
-    x, kernel = normal(4, 5, 6), normal(4, 6, 7, seed=1)
-    batched = (((2,), (1,)), ((0,), (0,)))
-    close(dot_general(x, kernel, batched), jnp.matmul(x, kernel))
-    plain = (((1,), (0,)), ((), ()))
-    wide = dot_general(x[0], kernel[0], plain, preferred_element_type=jnp.float32)
-    close(wide, x[0] @ kernel[0])
-    close(dot_general(x[0].T, kernel[0], (((0,), (0,)), ((), ()))), x[0] @ kernel[0])
-    close(dot_general(x[0, 0], kernel[0], (((0,), (0,)), ((), ()))), x[0, 0] @ kernel[0])
+def test_integers_are_left_to_jax():
     integers = jnp.arange(6).reshape(2, 3)
     assert project(integers, integers.T).dtype == integers.dtype
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("batch", [(70,), (35, 2), ()], ids=str)
+def test_bias(dtype, batch):
+    """In 16 bits the sum of its gradients would leave float16's range and have 1% of error."""
+    with jax.enable_x64(dtype == "float64"):
+        wide = accumulation_dtype(dtype)
+        rows, bias = normal(*batch, 3, dtype=dtype), normal(3, seed=1).astype(wide)
+        cotangent = jnp.full_like(rows, 1001)
+        out, transpose = jax.vjp(add_bias, rows, bias)
+        np.testing.assert_array_equal(out, rows + jnp.broadcast_to(bias.astype(dtype), rows.shape))
+        of_rows, of_bias = transpose(cotangent)
+        np.testing.assert_array_equal(of_rows, cotangent)
+        assert of_bias.dtype == wide
+        sums = np.asarray(cotangent, np.float64).reshape(-1, 3).sum(axis=0)
+        np.testing.assert_array_equal(of_bias, sums)

@@ -19,7 +19,7 @@ from jaxgnn.nn._linear import Initializer, kaiming_kernel, linear, width
 from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import edge_conv, gather_edges, segment_reduce
-from jaxgnn.ops._projection.project import project
+from jaxgnn.ops._projection.project import add_bias, project
 
 EdgeReduce = Literal["max", "mean", "sum"]
 
@@ -152,15 +152,14 @@ class EdgeConv(nnx.Module):
 def _node_terms(layer: nnx.Linear, senders: Array, receivers: Array) -> tuple[Array, Array]:
     r"""$\theta$ and $\varphi$ of the projection $[x_i, x_j - x_i] W + b$."""
     own, difference = jnp.split(layer.kernel[...], 2)
-    bias = None if layer.bias is None else layer.bias[...]
     # The kernels are subtracted in their own dtype, which may be the wider one.
-    senders, receivers, own, difference, bias = dtypes.promote_dtype(
-        (senders, receivers, own - difference, difference, bias), dtype=layer.dtype
+    senders, receivers, own, difference = dtypes.promote_dtype(
+        (senders, receivers, own - difference, difference), dtype=layer.dtype
     )
     theta = project(senders, difference, layer.precision)
     phi = project(receivers, own, layer.precision)
-    if bias is not None:
-        phi = phi + bias.reshape((1,) * (phi.ndim - 1) + bias.shape)
+    if layer.bias is not None:
+        phi = add_bias(phi, layer.bias[...])
     return theta, phi
 
 

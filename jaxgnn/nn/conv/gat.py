@@ -21,6 +21,7 @@ from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, 
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import gat_attention
 from jaxgnn.ops._attention.gat_attention import gat_attention_with_weights
+from jaxgnn.ops._projection.project import add_bias
 
 
 class GATConv(nnx.Module):
@@ -209,7 +210,7 @@ class GATConv(nnx.Module):
         if self.linear_residual is not None and receivers is not None:
             out = out + self.linear_residual(receivers).astype(out.dtype)
         if self.bias is not None:
-            out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
+            out = add_bias(out, self.bias[...])
         return out if weights is None else (out, weights)
 
     def _project(self, layer: nnx.Linear | None, x: Array) -> Array:

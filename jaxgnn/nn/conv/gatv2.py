@@ -20,6 +20,7 @@ from jaxgnn.nn._linear import Initializer, count, glorot_kernel, linear, width, 
 from jaxgnn.nn.conv import _heads
 from jaxgnn.ops import gatv2_attention
 from jaxgnn.ops._attention.gatv2_attention import gatv2_attention_with_weights
+from jaxgnn.ops._projection.project import add_bias
 
 
 class GATv2Conv(nnx.Module):
@@ -197,7 +198,7 @@ class GATv2Conv(nnx.Module):
         if self.linear_residual is not None:
             out = out + self.linear_residual(dense(receivers)).astype(out.dtype)
         if self.bias is not None:
-            out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
+            out = add_bias(out, self.bias[...])
         return out if weights is None else (out, weights)
 
     def _edge_terms(

@@ -21,6 +21,7 @@ from jaxgnn.nn._linear import width as count_features
 from jaxgnn.nn.conv.gin import epsilon
 from jaxgnn.nn.mlp import MLP
 from jaxgnn.ops import gather_edges, segment_reduce
+from jaxgnn.ops._projection.project import add_bias
 
 
 class GINEConv(nnx.Module):
@@ -143,7 +144,7 @@ class GINEConv(nnx.Module):
         if self.linear is not None:
             kernel, bias = self.linear.kernel[...], self.linear.bias
             assert bias is not None
-            projection = kernel.astype(dtype), bias[...].astype(dtype)
+            projection = kernel.astype(dtype), bias[...]
         if isinstance(graph, GraphSubstitute):
             node_mask = graph.node_mask if node_mask is None else node_mask
             if isinstance(self.nn, nnx.Module):
@@ -170,5 +171,5 @@ def _over_parts(
 ) -> Array:
     """The sum of the messages on a sharded graph, by operations that exchange what they need."""
     if projection is not None:
-        edges = edges @ projection[0] + projection[1][None]
+        edges = add_bias(edges @ projection[0], projection[1])
     return segment_reduce(graph, jax.nn.relu(gather_edges(graph, senders) + edges), "sum")

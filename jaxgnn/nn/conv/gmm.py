@@ -23,7 +23,7 @@ from jaxgnn.nn._sampling import EdgeSample, Strategy
 from jaxgnn.ops import gaussian_spmm, sampled_spmm
 from jaxgnn.ops._core import divide_by_degree
 from jaxgnn.ops._gaussian.weights import edge_weights, weighting_argument
-from jaxgnn.ops._projection.project import project
+from jaxgnn.ops._projection.project import add_bias, project
 
 Mixture = Literal["mean", "sum"]
 Pseudo = Array | tuple[Array, Array]
@@ -206,7 +206,7 @@ class GMMConv(nnx.Module):
         if self.linear_root is not None and receivers is not None:
             out = out + self.linear_root(dense(receivers))
         if self.bias is not None:
-            out = out + self.bias[...].astype(out.dtype).reshape((1,) * (out.ndim - 1) + (-1,))
+            out = add_bias(out, self.bias[...])
         return out
 
     def _flat(self, x: Array) -> Array:

@@ -21,6 +21,7 @@ from jaxgnn.nn._features import dense
 from jaxgnn.nn._linear import Initializer, count, kaiming_kernel, linear, width
 from jaxgnn.nn.mlp import MLP, Activation
 from jaxgnn.ops import gather_edges, segment_reduce, spmm
+from jaxgnn.ops._projection.project import add_bias
 
 Aggregator = Literal["mean", "sum", "max", "min", "var", "std"]
 Scaler = Literal["identity", "amplification", "attenuation", "linear", "inverse_linear"]
@@ -182,11 +183,9 @@ class PNAConv(nnx.Module):
         """What the aggregators make of a tower's messages, by each scaler in turn."""
         first = pre.linears[0]
         assert first.bias is not None
-        x, edges, kernel, bias = dtypes.promote_dtype(
-            (x, edges, first.kernel[...], first.bias[...]), dtype=self.dtype
-        )
+        x, edges, kernel = dtypes.promote_dtype((x, edges, first.kernel[...]), dtype=self.dtype)
         own, others, *rest = jnp.split(kernel, kernel.shape[0] // x.shape[1])
-        at_receivers, at_senders = x @ own + bias[None], x @ others
+        at_receivers, at_senders = add_bias(x @ own, first.bias[...]), x @ others
         if edges is None and len(pre.linears) == 1:
             values = _of_sums(graph, at_senders, at_receivers, self.aggregators)
         else:

@@ -1,4 +1,4 @@
-"""Products of node rows and a matrix, whose weight gradient a kernel computes."""
+"""Projections of node rows: the weight gradient by a kernel, the bias gradient in float32."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import is_zero, linear_call
 from jaxgnn.ops._projection.weight_gradient import product, weight_gradient
 
@@ -34,20 +35,17 @@ def project(
     return _project(precision, rows, kernel).reshape(*x.shape[:-1], kernel.shape[1])
 
 
-def dot_general(
-    lhs: Array, rhs: Array, dimension_numbers: Any, precision: Any = None, **options: Any
-) -> Array:
-    """`jax.lax.dot_general` for `nnx.Linear`: `project` where no further options are given."""
-    contracted, batch = dimension_numbers
-    is_projection = (
-        rhs.ndim == 2
-        and (*contracted[0], *contracted[1]) == (lhs.ndim - 1, 0)
-        and not (*batch[0], *batch[1])
-        and all(value is None for value in options.values())
-    )
-    if is_projection:
-        return project(lhs, rhs, precision)
-    return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision=precision, **options)
+def add_bias(
+    rows: Float[Array, "*rows features"], bias: Float[Array, " features"]
+) -> Float[Array, "*rows features"]:
+    """The rows and the bias added in the dtype of the rows.
+
+    The bias's gradient is summed in the accumulation dtype and rounded once, to the bias's dtype:
+    JAX would sum the gradients of 16-bit rows in 16 bits.
+    """
+    rows, bias = ffi.unify_varying(rows, bias.astype(accumulation_dtype(rows.dtype)))
+    row = bias.reshape((1,) * (rows.ndim - 1) + bias.shape)
+    return rows + jnp.broadcast_to(row, rows.shape).astype(rows.dtype)
 
 
 _project = jax.custom_jvp(product, nondiff_argnums=(0,))
