@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -64,10 +67,20 @@ class NodeEmbedding(nnx.Embed):
     def __call__(
         self, nodes: Int[Array, "*batch"] | None = None
     ) -> Float[Array, "*batch features"]:
-        """The rows of some nodes, or of all."""
+        """The rows of some nodes, or of all; NaN out of range, negative numbers from the end.
+
+        The gradient adds in a fixed order, in float32 for 16 bits.
+
+        Raises:
+            TypeError: `nodes` are no integers.
+        """
+        table = self.embedding[...]
         if nodes is None:
-            return self.embedding[...].astype(self.dtype)
-        return super().__call__(nodes)
+            return table.astype(self.dtype)
+        nodes = _node_numbers(nodes, "nodes")
+        nodes = jnp.where(nodes < 0, nodes + self.num_embeddings, nodes)
+        rows = _rows_at(table, nodes.reshape(-1)).astype(self.dtype)
+        return rows.reshape(*nodes.shape, self.features)
 
 
 class DotDecoder(nnx.Module):
@@ -157,17 +170,29 @@ def _ends(x: NodeOutputs, senders: Array, receivers: Array) -> tuple[Array, Arra
     shapes = [jnp.shape(unwrap(rows)) for rows in ends]
     if len(ends) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][1] != shapes[1][1]:
         raise ValueError(f"x: expected rows (nodes, features), or a pair of them, got {shapes}")
-    senders, receivers = jnp.asarray(senders), jnp.asarray(receivers)
+    senders, receivers = _node_numbers(senders, "senders"), _node_numbers(receivers, "receivers")
     if senders.ndim != 1 or senders.shape != receivers.shape:
         raise ValueError(
             "senders, receivers: expected two vectors of one length, got "
             f"{senders.shape} and {receivers.shape}"
         )
-    for name, nodes in (("senders", senders), ("receivers", receivers)):
-        if nodes.size and not jnp.issubdtype(nodes.dtype, jnp.integer):
-            raise TypeError(f"{name}: expected integers, got {nodes.dtype}")
     rows = [checks.floating(rows, "x") for rows in ends]  # of integers none says out of range
     return _rows_at(rows[0], senders), _rows_at(rows[1], receivers)
+
+
+def _node_numbers(nodes: Any, name: str) -> Int[Array, "*batch"]:
+    """Numbers of nodes, of 32 bits or more."""
+    nodes = unwrap(nodes)
+    if not isinstance(nodes, jax.Array):
+        nodes = np.asarray(nodes)
+        if nodes.size == 0:  # a list without elements is of floats
+            nodes = nodes.astype(np.int32)
+        elif nodes.dtype.itemsize == 8 and np.issubdtype(nodes.dtype, np.integer):
+            # JAX would keep their lower half, which may be the number of another node.
+            nodes = np.clip(nodes, np.iinfo(np.int32).min, np.iinfo(np.int32).max).astype(np.int32)
+    if nodes.size and not jnp.issubdtype(nodes.dtype, jnp.integer):
+        raise TypeError(f"{name}: expected integers, got {nodes.dtype}")
+    return jnp.asarray(nodes, jnp.int32 if nodes.dtype.itemsize < 4 else None)
 
 
 def _rows_at(

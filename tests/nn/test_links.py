@@ -76,6 +76,38 @@ def test_an_embedding_is_a_row_a_node():
         NodeEmbedding(0, 4, rngs=nnx.Rngs(0))
 
 
+def test_gradients_of_an_embedding_of_16_bits_are_sums_in_float32():
+    """A sum of 600 ones in bfloat16 would end at 256."""
+    embedding = NodeEmbedding(2, 3, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    nodes = jnp.zeros((300, 2), jnp.int32)
+    gradient = nnx.grad(lambda embedding: embedding(nodes).sum(dtype=jnp.float32))(embedding)
+    np.testing.assert_array_equal(gradient.embedding[...], [[600] * 3, [0] * 3])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64])
+def test_nodes_of_any_integers(dtype):
+    x = np.asarray(normal(300, 4))
+    embedding = NodeEmbedding(300, 4, rngs=nnx.Rngs(0))
+    nodes = np.array([5, 100], dtype)
+    with jax.numpy_dtype_promotion("strict"):
+        np.testing.assert_array_equal(embedding(nodes), np.asarray(embedding())[nodes])
+        score = DotDecoder()(x, nodes, nodes)
+    np.testing.assert_allclose(score, (x[nodes] ** 2).sum(1), rtol=1e-6)
+
+
+def test_nodes_out_of_range_are_nan():
+    """Also those whose lower 32 bits are the number of a node."""
+    outside = np.array([3, 2**32 + 1, 2**31, 2**63 - 1])
+    embedding = NodeEmbedding(3, 2, rngs=nnx.Rngs(0))
+    assert np.isnan(embedding(outside)).all()
+    assert np.isnan(NodeEmbedding(1, 2, rngs=nnx.Rngs(0))(outside)).all()
+    assert np.isnan(DotDecoder()(normal(3, 2), outside, np.zeros(4, int))).all()
+    np.testing.assert_array_equal(embedding([-1, -3]), embedding()[np.array([2, 0])])
+    assert embedding([]).shape == (0, 2)
+    with pytest.raises(TypeError, match="nodes: expected integers, got float32"):
+        embedding(jnp.ones(3))
+
+
 @pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int32, jnp.bfloat16, jnp.float32])
 def test_categories_are_taken_under_strict_promotion(dtype):
     embedding = CategoryEmbedding([3, 4], 2, rngs=nnx.Rngs(0))
