@@ -20,11 +20,22 @@ from jaxgnn._core.primitive import make_primitive
 
 
 class custom_jvp:
-    """`jax.custom_jvp(function, nondiff_argnums)`, of static arguments that are the first ones."""
+    """`jax.custom_jvp(function, nondiff_argnums)`, of static arguments that are the first ones.
 
-    def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    With `multilinear` the function is linear in each of its operands but the first, and
+    `jax.linear_transpose` takes it as a function of one of them.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        *,
+        multilinear: bool = False,
+    ) -> None:
         assert tuple(nondiff_argnums) == tuple(range(len(nondiff_argnums)))
         self._function, self._static = function, len(nondiff_argnums)
+        self._multilinear = multilinear
         self._call = jax.custom_jvp(self._bind, nondiff_argnums=nondiff_argnums)
         functools.update_wrapper(self, function)
 
@@ -55,6 +66,7 @@ class custom_jvp:
             jaxpr=jaxpr,
             differentiable=config.pinned(differentiable),
             types=tuple(jaxpr.out_avals),
+            num_fixed=len(jax.tree.leaves(operands[0] if self._multilinear else operands)),
         )
         return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
@@ -82,7 +94,27 @@ def _jvp(primals: Any, tangents: Any, *, differentiable: Any, **_: Any) -> tuple
     ]
 
 
-def _batch(args: Any, axes: Any, *, jaxpr: Any, differentiable: Any, types: Any) -> Any:
+def _transpose(
+    cotangents: Any, *args: Any, differentiable: Any, num_fixed: int, **_: Any
+) -> list[Any]:
+    """Of a function that is linear in one operand: its derivative by that, at 0."""
+    unknown = [i for i, argument in enumerate(args) if ad.is_undefined_primal(argument)]
+    if len(unknown) != 1 or unknown[0] < num_fixed:
+        raise NotImplementedError("jax.linear_transpose: expected a function that is linear")
+    (which,) = unknown
+
+    def of_operand(value: Any) -> list[Any]:
+        return differentiable(*args[:which], value, *args[which + 1 :])
+
+    zero = ad.instantiate_zeros(ad.Zero(args[which].aval))
+    _, pullback = jax.vjp(of_operand, zero)
+    (out,) = pullback(list(map(ad.instantiate_zeros, cotangents)))
+    return [out if i == which else None for i in range(len(args))]
+
+
+def _batch(
+    args: Any, axes: Any, *, jaxpr: Any, differentiable: Any, types: Any, num_fixed: int
+) -> Any:
     del types
     size = next(a.shape[axis] for a, axis in zip(args, axes, strict=True) if axis is not None)
     in_axes = tuple(axes)
@@ -93,6 +125,7 @@ def _batch(args: Any, axes: Any, *, jaxpr: Any, differentiable: Any, types: Any)
         jaxpr=batched,
         differentiable=jax.vmap(differentiable, in_axes=in_axes, axis_size=size),
         types=tuple(batched.out_avals),
+        num_fixed=num_fixed,
     )
     return out, [0] * len(out)
 
@@ -101,5 +134,6 @@ def _batch(args: Any, axes: Any, *, jaxpr: Any, differentiable: Any, types: Any)
 def _primitive() -> Any:
     primitive = make_primitive("jaxgnn_custom_jvp", _run, _batch)
     ad.primitive_jvps[primitive] = _jvp
+    ad.primitive_transposes[primitive] = _transpose
     mlir.register_lowering(primitive, mlir.lower_fun(_run, multiple_results=True))
     return primitive

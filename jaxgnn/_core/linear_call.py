@@ -86,7 +86,7 @@ class Multilinear:
     def __init__(
         self, function: Callable[..., Array], transposes: Sequence[Callable[..., Array]]
     ) -> None:
-        self._call = custom_jvp(function, nondiff_argnums=(0,))
+        self._call = custom_jvp(function, nondiff_argnums=(0,), multilinear=True)
         self._call.defjvp(self._jvp, symbolic_zeros=True)
         self._transposes = transposes
 

@@ -1,4 +1,6 @@
-"""Forward mode: jvp, linearize, jacfwd and hessian, against the JAX reference's."""
+"""Forward mode, linear transposes and Hessians against the JAX reference's."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +86,53 @@ def test_linear_transpose(graph):
     pushforward = jax.linearize(lambda x: jaxgnn.spmm(graph, x, reduce="mean"), x)[1]
     (transposed,) = jax.linear_transpose(pushforward, x)(y)
     np.testing.assert_allclose(jnp.vdot(pushforward(x), y), jnp.vdot(x, transposed), rtol=1e-5)
+
+
+LINEAR = {
+    **{name: OPERATIONS[name] for name in ("spmm sum", "spmm weights", "segment_reduce")},
+    "sddmm": (X, lambda g, x: jaxgnn.sddmm(g, normal(*X), x)),
+    "gather_edges": (X, lambda g, x: jaxgnn.gather_edges(g, x)),
+    "maxk_spmm": (W, lambda g, w: jaxgnn.maxk_spmm(g, jaxgnn.maxk(normal(*X)[:, 0], 2), w[:, 0])),
+    "sampled_spmm": (X, lambda g, x: jaxgnn.sampled_spmm(g, x, sample_size=2)),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_transpose_of_an_operation(graph, name):
+    shape, function = LINEAR[name]
+    f, x = functools.partial(function, graph), normal(*shape)
+    y, pullback = jax.vjp(f, x)
+    cotangent = normal(*y.shape, seed=1)
+    transposed = jax.linear_transpose(f, x)
+    np.testing.assert_array_equal(transposed(cotangent)[0], pullback(cotangent)[0])
+    (again,) = jax.linear_transpose(lambda ct: transposed(ct)[0], y)(x)
+    np.testing.assert_allclose(again, y, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["spmm max", "spmm both"])
+def test_linear_transpose_of_what_is_not_linear_raises(graph, name):
+    shape, function = OPERATIONS[name]
+    f, x = functools.partial(function, graph), normal(*shape)
+    with pytest.raises(NotImplementedError, match="linear"):
+        jax.linear_transpose(f, x)(f(x))
+
+
+def test_gradients_of_a_linear_solver(graph):
+    """JAX transposes the linear system, as for implicit layers."""
+
+    def loss(b, weights):
+        def system(x):
+            return x - 0.1 * jaxgnn.spmm(graph, x, weights, reduce="mean")
+
+        return jnp.sum(jax.scipy.sparse.linalg.bicgstab(system, b)[0] ** 2)
+
+    gradient = jax.jit(jax.grad(loss, (0, 1)))
+    operands = normal(NODES, 3), normal(EDGES)
+    found = gradient(*operands)
+    with config.use(impl="jax"):
+        expected = gradient(*operands)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_forward_over_reverse_in_a_loop(graph):
