@@ -89,8 +89,8 @@ def load_sharded(
 
     Returns:
         The graph, and the arrays of numbers that were saved with it, as `scatter` would place
-        them. Edges are numbered by receiver and sender, so `scatter_edges` needs
-        `in_graph_order=True`.
+        those of nodes, and `scatter_edges` those of edges. Edges are numbered by receiver and
+        sender, so `scatter_edges` needs `in_graph_order=True`.
 
     Raises:
         DataError: an interrupted, damaged or mismatched folder; it names the file.
@@ -107,7 +107,7 @@ def load_sharded(
     by_rows = NamedSharding(mesh, PartitionSpec(rows))
     own = own_parts(by_rows, count)
     read = [_read(directory, range(part * joined, (part + 1) * joined)) for part in own]
-    edges = [edges for edges, _ in read]
+    edges = [edges for edges, *_ in read]
     places = place_nodes(owner, count, 1 if features is None else mesh.shape[features])
 
     halos = [_halo(own_edges, owner, part) for own_edges, part in zip(edges, own, strict=True)]
@@ -144,12 +144,13 @@ def load_sharded(
         mesh, PartitionSpec(tuple(axis for axis in (rows, features) if axis is not None))
     )
 
-    def put(own_rows: np.ndarray) -> jax.Array:
-        return place_parts(own_rows, own, count, of_nodes, flat=True)
+    def put(own_rows: np.ndarray, sharding: NamedSharding = of_nodes) -> jax.Array:
+        return place_parts(own_rows, own, count, sharding, flat=True)
 
     degrees = NodeCounts(
         *(put(np.stack(own)) for own in zip(*(part.counts for part in placed), strict=True))
     )
+    of_places = parts.edge_of_place
     parts, repeated = _numbered(parts, edges, to_host(degrees.in_degrees), owner)
     graph = in_parts(
         parts,
@@ -165,18 +166,23 @@ def load_sharded(
         num_input_edges=None,
     )
     arrays: dict[str, jax.Array] = {}
-    for name in sorted(set.intersection(*(set(found) for _, found in read))):
-        of_own = [found[name] for _, found in read]
+    for name in sorted(set.intersection(*(set(found) for _, found, _ in read))):
+        of_own = [found[name] for _, found, _ in read]
         if of_own[0].dtype.kind not in "SU":
             padded = [_padded(values, places.rows) for values in of_own]
             arrays[name] = put(np.stack(padded))
+    for name in manifest["edge_arrays"]:
+        of_own = [found[name] for *_, found in read]
+        if of_own[0].dtype.kind not in "SU":
+            arrays[name] = put(np.stack([*map(_at_places, of_own, of_places)]), by_rows)
     return graph, arrays
 
 
 def _read(
     directory: str | os.PathLike[str], parts: Sequence[int]
-) -> tuple[_Edges, dict[str, np.ndarray]]:
-    """The edges of neighboring parts as one, and their arrays, by ascending node."""
+) -> tuple[_Edges, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The edges of neighboring parts as one, and their arrays: of nodes, by ascending node, and of
+    edges."""
     read = [files.read_part(directory, part) for part in parts]
     senders = np.concatenate([part.senders for part in read]).astype(np.int64)
     receivers = np.concatenate([np.repeat(p.nodes, np.diff(p.row_offsets)) for p in read])
@@ -184,7 +190,11 @@ def _read(
     by_node = np.argsort(np.concatenate([part.nodes for part in read]))
     names = set.intersection(*(set(part.arrays) for part in read))
     arrays = {name: np.concatenate([p.arrays[name] for p in read])[by_node] for name in names}
-    return _Edges(senders[order], receivers[order]), arrays
+    edge_arrays = {
+        name: np.concatenate([p.edge_arrays[name] for p in read])[order]
+        for name in read[0].edge_arrays
+    }
+    return _Edges(senders[order], receivers[order]), arrays, edge_arrays
 
 
 def _halo(edges: _Edges, owner: Int[np.ndarray, " num_nodes"], part: int) -> _Halo:
@@ -269,6 +279,11 @@ def _numbered(
         numbers.append(np.append(number, -1)[order])
         repeated.append(np.append(follows, False)[order])
     return parts._replace(edge_of_place=np.stack(numbers)), np.stack(repeated)
+
+
+def _at_places(values: np.ndarray, edge_of_place: Int[np.ndarray, " edges"]) -> np.ndarray:
+    """Edges' data by place, 0 for padding."""
+    return np.append(values, np.zeros((1, *values.shape[1:]), values.dtype), 0)[edge_of_place]
 
 
 def _padded(values: np.ndarray, rows: int) -> np.ndarray:

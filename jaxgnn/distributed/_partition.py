@@ -92,6 +92,7 @@ class Partition:
         graph: Graph | CSR,
         arrays: Mapping[str, np.ndarray] | None = None,
         *,
+        edge_arrays: Mapping[str, np.ndarray] | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes a folder for each part, and last a manifest with the checksum of every file.
@@ -101,17 +102,23 @@ class Partition:
             graph: the one that was split.
             arrays: nodes' data `[num_nodes, ...]` by name, such as features and labels: each part
                 gets its nodes' rows.
+            edge_arrays: edges' data `[num_edges, ...]` by name, such as weights, in the graph's
+                edge order (`Graph.sort_edge_data`), of a `CSR` in that of its senders: each part
+                gets the rows of the edges that end at its nodes.
             data: what the manifest is to say of them, as JSON.
 
         Raises:
-            ValueError: another graph, arrays of another size, or a directory with files.
+            ValueError: another graph, arrays of another size, names that cannot be files' or are
+                of both kinds of arrays, or a directory with files.
         """
         offsets, senders = _host_csr(graph)
         if cpu_module is not None and offsets.size == self.owner.size + 1:
             _check_statistics(
                 self.statistics, _statistics(offsets, senders, self.owner, self.parts)
             )
-        _partition_files.save(self, directory, offsets, senders, arrays or {}, data)
+        _partition_files.save(
+            self, directory, offsets, senders, arrays or {}, edge_arrays or {}, data
+        )
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Partition:

@@ -1,12 +1,15 @@
 """Folders of partitions: a folder a part, and a manifest with the checksum of every file.
 
-    manifest.json                format, version, parts, nodes, edges, statistics, files, data
+    manifest.json                format, version, parts, nodes, edges, statistics, files,
+                                 edge_arrays, data
     part-00000/nodes.npy         the part's nodes, ascending, int64
     part-00000/row_offsets.npy   of its rows, int64
     part-00000/senders.npy       of its edges, by their ids in the whole graph
-    part-00000/NAME.npy          its rows of each array that was given
+    part-00000/NAME.npy          its rows of each array that was given: of its nodes, or, where
+                                 edge_arrays names it, of its edges
 
-The manifest is written last: without it the folder is not a partition.
+The manifest is written last: without it the folder is not a partition. A folder without edge
+arrays is of version 1, which has no such key.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from jaxgnn._core.limits import Budget, DataError, quote, reading
 if TYPE_CHECKING:
     from jaxgnn.distributed._partition import Partition
 
-_FORMAT, _VERSION = "jaxgnn partition", 1
+_FORMAT, _VERSION = "jaxgnn partition", 2
 _MANIFEST = "manifest.json"
 _OWN = ("nodes", "row_offsets", "senders")
 
@@ -40,13 +43,15 @@ class PartData(NamedTuple):
         nodes: the part's nodes by their ids in the whole graph, ascending, int64.
         row_offsets: int64 `[nodes + 1]`: row i is of `nodes[i]`.
         senders: by their ids in the whole graph.
-        arrays: the part's rows of the arrays that `Partition.save` was given.
+        arrays: the part's rows of the nodes' arrays that `Partition.save` was given.
+        edge_arrays: likewise of the edges' arrays, in the order of `senders`.
     """
 
     nodes: np.ndarray
     row_offsets: np.ndarray
     senders: np.ndarray
     arrays: dict[str, np.ndarray]
+    edge_arrays: dict[str, np.ndarray]
 
 
 def save(
@@ -55,20 +60,18 @@ def save(
     offsets: np.ndarray,
     senders: np.ndarray,
     arrays: Mapping[str, np.ndarray],
-    data: Mapping[str, Any] | None = None,
+    edge_arrays: Mapping[str, np.ndarray],
+    data: Mapping[str, Any] | None,
 ) -> None:
     """Writes the folder; holds one part at a time."""
     root, count = Path(directory), partition.owner.size
     if offsets.size != count + 1:
         raise ValueError(f"graph: expected {count} nodes, got {offsets.size - 1}")
-    arrays = {name: np.asarray(values) for name, values in arrays.items()}
-    for name, values in arrays.items():
-        if not name.isidentifier() or name in _OWN:
-            raise ValueError(f"arrays: expected names that are identifiers, got {name!r}")
-        if values.shape[:1] != (count,) or values.dtype.kind not in "biufSU":
-            raise ValueError(
-                f"{name}: expected numbers with {count} rows, got {values.dtype}{values.shape}"
-            )
+    arrays = _checked(arrays, "arrays", count)
+    edge_arrays = _checked(edge_arrays, "edge_arrays", int(offsets[-1]))
+    for name in edge_arrays:
+        if name in arrays:
+            raise ValueError(f"edge_arrays: expected other names than those of arrays, got {name}")
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()):
         raise ValueError(f"directory: expected an empty one, got {os.fspath(directory)!r}")
@@ -80,6 +83,7 @@ def save(
         edges = np.arange(rows[-1]) + np.repeat(offsets[nodes] - rows[:-1], lengths)
         contents = {"nodes": nodes.astype(np.int64), "row_offsets": rows, "senders": senders[edges]}
         contents |= {name: values[nodes] for name, values in arrays.items()}
+        contents |= {name: values[edges] for name, values in edge_arrays.items()}
         (root / _folder(part)).mkdir()
         for name, values in contents.items():
             stream = io.BytesIO()
@@ -90,18 +94,34 @@ def save(
             files[path] = {"bytes": content.nbytes, "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {
         "format": _FORMAT,
-        "version": _VERSION,
+        "version": _VERSION if edge_arrays else 1,
         "parts": partition.parts,
         "nodes": count,
         "edges": int(offsets[-1]),
         "statistics": dataclasses.asdict(partition.statistics),
         "files": files,
     }
+    if edge_arrays:
+        manifest["edge_arrays"] = sorted(edge_arrays)
     if data is not None:
         manifest["data"] = dict(data)
     temporary = root / f"{_MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1), "utf-8")
     os.replace(temporary, root / _MANIFEST)
+
+
+def _checked(arrays: Mapping[str, Any], what: str, rows: int) -> dict[str, np.ndarray]:
+    found = {name: np.asarray(values) for name, values in arrays.items()}
+    for name, values in found.items():
+        if not name.isidentifier() or name in _OWN:
+            raise ValueError(
+                f"{what}: expected identifiers other than {', '.join(_OWN)} as names, got {name!r}"
+            )
+        if values.shape[:1] != (rows,) or values.dtype.kind not in "biufSU":
+            raise ValueError(
+                f"{name}: expected numbers with {rows} rows, got {values.dtype}{values.shape}"
+            )
+    return found
 
 
 def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
@@ -110,13 +130,16 @@ def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
     part = checks.integer(part, "part", 0, manifest["parts"] - 1)
     prefix = f"{_folder(part)}/"
     names = [path[len(prefix) : -4] for path in manifest["files"] if path.startswith(prefix)]
-    arrays = {name: _read(root, f"{prefix}{name}.npy", manifest) for name in {*names, *_OWN}}
+    names += [*_OWN, *manifest["edge_arrays"]]
+    arrays = {name: _read(root, f"{prefix}{name}.npy", manifest) for name in set(names)}
     nodes, offsets, senders = (arrays.pop(name) for name in _OWN)
+    edge_arrays = {name: arrays.pop(name) for name in manifest["edge_arrays"]}
     with reading(root / prefix):
         _check_part(nodes, offsets, senders, manifest["nodes"])
-        if any(values.shape[:1] != nodes.shape for values in arrays.values()):
-            raise DataError("the files of the part do not belong together")
-    return PartData(nodes, offsets, senders, arrays)
+        for found, rows in ((arrays, nodes), (edge_arrays, senders)):
+            if any(values.shape[:1] != rows.shape for values in found.values()):
+                raise DataError("the files of the part do not belong together")
+    return PartData(nodes, offsets, senders, arrays, edge_arrays)
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -126,13 +149,15 @@ def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
         found = json.loads(Budget().read(path))
         if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise DataError("expected the manifest of a partition")
-        if found.get("version") != _VERSION:
-            raise DataError(f"expected version {_VERSION}, got {quote(found.get('version'))}")
+        if found.get("version") not in range(1, _VERSION + 1):
+            expected = f"version 1 to {_VERSION}"
+            raise DataError(f"expected {expected}, got {quote(found.get('version'))}")
         parts, nodes = found.get("parts"), found.get("nodes")
         if type(parts) is not int or type(nodes) is not int or not 1 <= parts <= nodes:
             raise DataError(f"parts and nodes are out of range: {quote(parts)}, {quote(nodes)}")
         if not isinstance(found.get("files"), dict):
             raise DataError("expected a table of files")
+        _check_names(found.setdefault("edge_arrays", []))
     return found
 
 
@@ -174,6 +199,13 @@ def read_rows(
                     raise DataError(f"{name}: the files of the parts do not belong together")
                 found[name] = np.concatenate(parts)[np.argsort(order)]
     return found
+
+
+def _check_names(names: Any) -> None:
+    """That they are different names of edge arrays."""
+    are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not are_names or len({*names, *_OWN}) != len(names) + len(_OWN):
+        raise DataError(f"edge_arrays: expected different names of arrays, got {quote(names)}")
 
 
 def _check_nodes(nodes: np.ndarray, count: int) -> None:

@@ -78,7 +78,8 @@ def test_damage_names_the_file_and_spares_other_parts(saved):
     nodes.write_bytes(whole)
     manifest = folder / "manifest.json"
     good = json.loads(manifest.read_text())
-    for change in ({"version": 2}, {"parts": 0}, {"format": "other"}, {"files": []}):
+    versions = {"version": 0}, {"version": 3}
+    for change in (*versions, {"parts": 0}, {"format": "other"}, {"files": []}):
         manifest.write_text(json.dumps(good | change))
         with pytest.raises(DataError, match=r"manifest\.json"):
             Partition.load_part(folder, 0)
@@ -111,6 +112,54 @@ def test_damage_names_the_file_and_spares_other_parts(saved):
         Partition.load(folder)
 
 
+def test_edge_arrays_come_back_in_the_order_of_the_edges(saved, tmp_path):
+    csr, split, x, folder = saved
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["version"] == 1 and "edge_arrays" not in manifest  # as earlier versions read it
+    assert Partition.load_part(folder, 0).edge_arrays == {}
+    edge = np.arange(csr.num_edges)
+    both = {"edge": edge, "pairs": np.stack([edge, -edge], axis=1)}
+    out = tmp_path / "edges"
+    split.save(out, csr, {"x": x}, edge_arrays=both)
+    for part in range(3):
+        data = Partition.load_part(out, part)
+        degrees = np.diff(data.row_offsets)
+        starts = np.repeat(csr.row_offsets[data.nodes] - data.row_offsets[:-1], degrees)
+        expected = starts + np.arange(data.senders.size)
+        np.testing.assert_array_equal(data.edge_arrays["edge"], expected)
+        np.testing.assert_array_equal(data.edge_arrays["pairs"], both["pairs"][expected])
+        assert data.arrays.keys() == {"x"} and data.edge_arrays.keys() == both.keys()
+    for arrays, message in (
+        ({"edge": edge[1:]}, rf"edge: expected numbers with {edge.size} rows, got int64"),
+        ({"x": edge}, "edge_arrays: expected other names than those of arrays, got x"),
+        ({"senders": edge}, "edge_arrays: expected identifiers other than nodes, row_offsets, sen"),
+        ({"a/b": edge}, r"edge_arrays: expected identifiers other than .* as names, got 'a/b'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            split.save(tmp_path / "other", csr, {"x": x}, edge_arrays=arrays)
+    assert not (tmp_path / "other").exists()
+    path = out / "part-00001" / "edge.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"~")
+    with pytest.raises(DataError, match=r"part-00001/edge\.npy: the checksum differs"):
+        Partition.load_part(out, 1)
+    path.write_bytes(content)
+    good = json.loads((out / "manifest.json").read_text())
+    assert (good["version"], good["edge_arrays"]) == (2, ["edge", "pairs"])
+    for names, message in (
+        ("edge", r"manifest\.json: edge_arrays: expected different names of arrays, got 'edge'"),
+        ([1], "edge_arrays: expected different names"),
+        (["edge", "edge"], "edge_arrays: expected different names"),
+        (["senders"], "edge_arrays: expected different names"),
+        (["other"], r"part-00001/other\.npy: the manifest does not name this file"),
+        (["pairs"], "part-00001: the files of the part do not belong together"),
+        (["x"], "part-00001: the files of the part do not belong together"),
+    ):
+        (out / "manifest.json").write_text(json.dumps(good | {"edge_arrays": names}))
+        with pytest.raises(DataError, match=message):
+            Partition.load_part(out, 1)
+
+
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
     """Joined in pairs; with duplicates, self-loops, isolated nodes, and a part without edges."""
@@ -123,7 +172,9 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
     of_four = Partition.of_owners(graph, owner, 4)
     x = rng.standard_normal((24, 3)).astype(np.float32)
     names = np.array([f"n{node}" for node in range(24)])
-    of_four.save(tmp_path / "out", graph, {"x": x, "names": names})
+    w = rng.standard_normal(90).astype(np.float32)
+    of_edges = {"w": w, "ends": rng.integers(0, 9, (90, 2)), "kinds": w.astype(str)}
+    of_four.save(tmp_path / "out", graph, {"x": x, "names": names}, edge_arrays=of_edges)
     mesh = jax.make_mesh((2,), ("d",), devices=jax.local_devices()[:2])
     of_two = dataclasses.replace(of_four, parts=2, owner=owner // 2)
     scheduled = graph.with_row_schedule()
@@ -140,8 +191,12 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
         for leaf, other in zip(found, leaves, strict=True):
             np.testing.assert_array_equal(leaf, other)
             assert leaf.sharding == other.sharding and leaf.dtype == other.dtype
-    assert arrays.keys() == {"x"}
-    np.testing.assert_array_equal(arrays["x"], got.scatter(x))
+        assert arrays.keys() == {"x", "w", "ends"}
+        np.testing.assert_array_equal(arrays["x"], got.scatter(x))
+        for name in ("w", "ends"):
+            expected = got.scatter_edges(of_edges[name], in_graph_order=True)
+            np.testing.assert_array_equal(arrays[name], expected)
+            assert arrays[name].sharding == expected.sharding
     with pytest.raises(ValueError, match="rows: expected an axis of"):
         distributed.load_sharded(tmp_path / "out", mesh, rows="e")
     Partition.of_owners(graph, owner % 3, 3).save(tmp_path / "three", graph)

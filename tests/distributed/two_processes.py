@@ -100,9 +100,10 @@ def main(port, process, *options):
         owner = rng.integers(0, 4, NODES, np.int32)
         split = Partition.of_owners(graph, owner, 4)
         folder = os.path.join(tempfile.gettempdir(), f"jaxgnn-{port}-{process}")
-        split.save(folder, graph, {"x": x, "target": target})
+        arrays = {"x": x, "target": target}
+        split.save(folder, graph, arrays, edge_arrays={"weights": np.asarray(ordered)})
         for hidden in set(range(4)) - {int(process) * 2, int(process) * 2 + 1}:
-            for name in ("senders", "row_offsets", "x", "target"):  # another process's
+            for name in ("senders", "row_offsets", "x", "target", "weights"):  # another process's
                 os.remove(os.path.join(folder, f"part-{hidden:05d}", f"{name}.npy"))
         for mesh, layout in layouts[:2]:
             cases += [
@@ -115,8 +116,10 @@ def main(port, process, *options):
         if arrays:
             for name, array in zip(("x", "target"), placed, strict=True):
                 np.testing.assert_array_equal(to_host(arrays[name]), to_host(array))
-            placed = [arrays[name] for name in ("x", "target")]
-            placed.append(sharded.scatter_edges(ordered, in_graph_order=True))
+            expected = sharded.scatter_edges(ordered, in_graph_order=True)
+            np.testing.assert_array_equal(to_host(arrays["weights"]), to_host(expected))
+            assert arrays["weights"].sharding == expected.sharding
+            placed = [arrays[name] for name in ("x", "target", "weights")]
         else:
             placed.append(sharded.scatter_edges(weights))
         got = step(sharded.replicate(parameters), sharded, *placed, sharded.node_mask)

@@ -121,8 +121,10 @@ def test_partition(tmp_path, monkeypatch):
     np.testing.assert_array_equal(names["split"].owner, owner)
     nodes = owner.size
     names |= {"x": np.zeros((nodes, 2), np.float32), "y": np.arange(nodes)}
+    names["weights"] = np.arange(csr.num_edges)
     exec(third, names)
     np.testing.assert_array_equal(names["split"].owner, owner)
+    assert names["data"].edge_arrays["weights"].shape == names["data"].senders.shape
 
 
 @pytest.mark.system

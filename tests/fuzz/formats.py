@@ -298,7 +298,9 @@ def _partition(rng: np.random.Generator) -> Files:
 
     def write(folder: Path) -> Path:
         features = rng.standard_normal((_NODES, 2), np.float32)
-        distributed.partition(graph, 3).save(folder, graph, {"x": features})
+        weights = rng.random(graph.num_edges, np.float32)
+        split = distributed.partition(graph, 3)
+        split.save(folder, graph, {"x": features}, edge_arrays={"w": weights})
         return folder
 
     return _folder(write, rng)
