@@ -18,7 +18,8 @@ from jaxgnn_cli.status import UsageError
 class PartitionOptions:
     """Split a dataset's graph into parts, and write a folder for each.
 
-    A part has its nodes, the edges that end there, and these nodes' features, labels and masks.
+    A part has its nodes, the edges that end there, with their weights, and these nodes' features,
+    labels and masks.
     jaxgnn train OUT --devices N trains on it, jaxgnn.distributed.Partition.load_part(OUT, part)
     reads a part.
     """
@@ -84,8 +85,8 @@ def partition(arguments: list[str]) -> None:
             node_balance=options.node_balance,
         )
         seconds = time.perf_counter() - start
-        arrays, data = partition_arrays(dataset)
-        split.save(output, dataset.graph, arrays, data=data)
+        arrays, edge_arrays, data = partition_arrays(dataset)
+        split.save(output, dataset.graph, arrays, edge_arrays=edge_arrays, data=data)
     except (ValueError, ImportError) as error:
         raise UsageError(f"partition: {error}") from error
     found = split.statistics

@@ -20,6 +20,8 @@ from jaxgnn.graph import Graph
 _MASKS = ("train", "val", "test")
 _KINDS = {"name": str, "num_classes": int, "splits": list, "metric": str, "positions": bool}
 
+_CHECKSUMS = {"checksum", "weights_checksum"}
+
 
 def is_partition(path: str | os.PathLike[str]) -> bool:
     """Whether a directory has the folders of parts, with the manifest or interrupted before it."""
@@ -28,13 +30,14 @@ def is_partition(path: str | os.PathLike[str]) -> bool:
 
 def partition_arrays(
     dataset: NodeDataset | PlainGraph | GraphSet,
-) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any] | None]:
     """What `Partition.save` is given of a dataset, so that `read_partition` reads it back.
 
-    Edge data is left out: `jaxgnn train` uses none of a folder of parts.
+    Features of edges are left out: `jaxgnn train` uses none.
 
     Returns:
-        Nodes' arrays by name, and the rest as JSON; `None` for a graph without labels.
+        Nodes' arrays by name, edges' likewise, and the rest as JSON; `None` for a graph without
+        labels.
 
     Raises:
         ValueError: a set of many graphs.
@@ -42,39 +45,61 @@ def partition_arrays(
     if isinstance(dataset, GraphSet):
         raise ValueError("dataset: expected one graph, got a set of graphs")
     arrays: dict[str, np.ndarray] = {}
+    edge_arrays = {} if dataset.weights is None else {"weights": np.asarray(dataset.weights)}
     if dataset.features is not None:
         arrays["features"] = np.asarray(dataset.features)
     if dataset.node_names is not None:
         arrays["node_names"] = np.asarray(dataset.node_names)
     if isinstance(dataset, PlainGraph):
-        return arrays, None
+        return arrays, edge_arrays, None
     arrays["labels"] = np.asarray(dataset.labels)
     splits = list(dataset.splits.values())
     for name in _MASKS:
         arrays[name] = np.stack([getattr(split, name) for split in splits], axis=1)
-    return arrays, {
-        "name": dataset.name,
-        "num_classes": dataset.num_classes,
-        "splits": list(dataset.splits),
-        "metric": dataset.metric,
-        "positions": dataset.metadata.positions,
-        "class_names": None if dataset.class_names is None else list(dataset.class_names),
-        "checksum": checksum(*arrays_before_masks(dataset)),
-    }
+    checksums = {"checksum": checksum(*arrays_before_masks(dataset))}
+    if dataset.weights is not None:
+        checksums["weights_checksum"] = checksum(*arrays_before_masks(dataset, weights=True))
+    return (
+        arrays,
+        edge_arrays,
+        {
+            "name": dataset.name,
+            "num_classes": dataset.num_classes,
+            "splits": list(dataset.splits),
+            "metric": dataset.metric,
+            "positions": dataset.metadata.positions,
+            "class_names": None if dataset.class_names is None else list(dataset.class_names),
+            **checksums,
+        },
+    )
 
 
-def arrays_before_masks(dataset: NodeDataset) -> list[Any]:
-    """The graph, the features and the labels, by which a run knows its data."""
+def arrays_before_masks(dataset: NodeDataset, *, weights: bool = False) -> list[Any]:
+    """The graph, the features and the labels, by which a run knows its data; and the weights of the
+    edges, where a run takes them."""
     graph = dataset.graph
-    return [graph.row_offsets, graph.senders, dataset.features, dataset.labels]
+    found = [graph.row_offsets, graph.senders, dataset.features, dataset.labels]
+    return [*found, dataset.weights] if weights and dataset.weights is not None else found
 
 
-def partition_nodes(path: str | os.PathLike[str]) -> tuple[NodeDataset, str] | None:
+def has_weights(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder has the weights of its edges.
+
+    Raises:
+        DataError: an interrupted or damaged manifest.
+    """
+    return "weights" in files.read_manifest(path)["edge_arrays"]
+
+
+def partition_nodes(
+    path: str | os.PathLike[str], *, weights: bool = False
+) -> tuple[NodeDataset, str] | None:
     """Labels and masks of a folder, in a set without edges and with a feature that is 0, and the
     checksum of what it lacks.
 
     Args:
         path: the folder.
+        weights: the checksum is to be with the weights of the edges.
 
     Returns:
         `None` for a graph without labels, or a folder without the checksum.
@@ -83,17 +108,17 @@ def partition_nodes(path: str | os.PathLike[str]) -> tuple[NodeDataset, str] | N
         DataError: an interrupted, damaged or mismatched folder; it names the file.
     """
     manifest = files.read_manifest(path)
-    data = manifest.get("data")
-    if not isinstance(data, dict) or not isinstance(data.get("checksum"), str):
+    data, name = manifest.get("data"), "weights_checksum" if weights else "checksum"
+    if not isinstance(data, dict) or not isinstance(data.get(name), str):
         return None
     arrays = files.read_rows(path, manifest, ("labels", *_MASKS))
     with reading(path):
-        if re.fullmatch("[0-9a-f]{8}", data["checksum"]) is None:
-            raise DataError(f"manifest.json: data: checksum: got {quote(data['checksum'])}")
+        if re.fullmatch("[0-9a-f]{8}", data[name]) is None:
+            raise DataError(f"manifest.json: data: {name}: got {quote(data[name])}")
         count = manifest["nodes"]
         arrays["features"] = np.broadcast_to(np.float32(0), (count, 1))
         none = Graph.from_csr(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))
-        return _nodes(data, none, arrays, None, str(path)), data["checksum"]
+        return _nodes(data, none, arrays, None, str(path)), data[name]
 
 
 def read_partition(path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
@@ -119,18 +144,23 @@ def read_partition(path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
         lengths = [np.diff(part.row_offsets) for part in parts]
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(_in_order(order, lengths), out=offsets[1:])
-        senders = np.empty(offsets[-1], np.int64)
-        for part, rows in zip(parts, lengths, strict=True):
-            into = np.repeat(offsets[part.nodes] - part.row_offsets[:-1], rows)
-            senders[into + np.arange(part.senders.size)] = part.senders
-        graph = Graph.from_csr(offsets, senders)
+        starts = [
+            np.repeat(offsets[part.nodes] - part.row_offsets[:-1], rows)
+            for part, rows in zip(parts, lengths, strict=True)
+        ]
+        edges = np.concatenate([start + np.arange(start.size) for start in starts])
+        graph = Graph.from_csr(offsets, _in_order(edges, [part.senders for part in parts]))
+        weights = None
+        if "weights" in manifest["edge_arrays"]:
+            in_rows = _in_order(edges, [part.edge_arrays["weights"] for part in parts])
+            weights = in_rows[np.asarray(graph.edge_permutation)]
         node_names = arrays.get("node_names")
         named = None if node_names is None else tuple(map(str, node_names))
         if manifest.get("data") is None:
             return PlainGraph(
-                stem_of(path), graph, features=arrays.get("features"), node_names=named
+                stem_of(path), graph, weights, features=arrays.get("features"), node_names=named
             )
-        return _nodes(manifest["data"], graph, arrays, named, str(path))
+        return _nodes(manifest["data"], graph, arrays, named, str(path), weights)
 
 
 def _in_order(order: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
@@ -146,8 +176,9 @@ def _nodes(
     arrays: dict[str, np.ndarray],
     node_names: tuple[str, ...] | None,
     source: str,
+    weights: np.ndarray | None = None,
 ) -> NodeDataset:
-    if not isinstance(data, dict) or data.keys() - {"checksum"} != {*_KINDS, "class_names"}:
+    if not isinstance(data, dict) or data.keys() - _CHECKSUMS != {*_KINDS, "class_names"}:
         raise DataError(f"manifest.json: data: expected {', '.join([*_KINDS, 'class_names'])}")
     for name, kind in _KINDS.items():
         if type(data[name]) is not kind:
@@ -180,4 +211,5 @@ def _nodes(
         Metadata(source, metric=data["metric"], positions=data["positions"]),
         node_names=node_names,
         class_names=None if class_names is None else tuple(class_names),
+        weights=weights,
     )

@@ -241,9 +241,6 @@ def _check_edge_weights(config: TrainConfig) -> None:
         return
     if config.task != "node":
         raise ConfigError(f"--edge-weights: expected --task node with it, got --task {config.task}")
-    if config.distributed:
-        # What `jaxgnn partition` writes, of which each process reads its own, has no weights.
-        raise ConfigError("--edge-weights: expected no --distributed with it")
 
 
 def _check_graphs(config: TrainConfig) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, NodeDataset, PlainGraph
+from jaxgnn.distributed import ShardedGraph
+from jaxgnn.ops import segment_reduce
 from jaxgnn.train.config import TrainConfig
 
 _LARGE = float(np.finfo(np.float32).max) / (1 << 32)
@@ -51,6 +57,35 @@ def edge_weights_of(
     return data.weights
 
 
+def check_degrees_of_parts(
+    config: TrainConfig, graph: ShardedGraph, weights: Float[Array, " num_edges"], where: str
+) -> None:
+    """Refuses weights whose degrees GCN cannot divide by, of a graph that no process has whole.
+
+    Args:
+        config: the options.
+        graph: over all devices.
+        weights: of its places.
+        where: what messages name.
+
+    Raises:
+        DataError: in all processes.
+    """
+    if config.model != "gcn":
+        return
+    dtype = accumulation_dtype(config.dtype)
+
+    @jax.jit
+    def extremes(graph: Any, weights: Array) -> tuple[Array, ...]:
+        kept = jnp.where(graph.repeated_self_loops, 0, weights.astype(dtype))
+        degrees = segment_reduce(graph, kept) + (graph.self_loops == 0)
+        least, most = degrees.argmin(), degrees.argmax()
+        return degrees[least], graph.node_of_place[least], degrees[most], graph.node_of_place[most]
+
+    least, at_least, most, at_most = map(np.asarray, extremes(graph, weights))
+    _refuse(where, dtype, (least, int(at_least)), (most, int(at_most)))
+
+
 def _check_degrees(
     data: NodeDataset | PlainGraph,
     weights: Float[np.ndarray, " num_edges"],
@@ -66,15 +101,22 @@ def _check_degrees(
     loops[receivers[is_loop]] = weights[is_loop]  # of several the last one
     others = ~is_loop
     degrees = loops + np.bincount(receivers[others], weights[others], graph.num_receivers)
-    for node, wrong, expected in (
-        (int(degrees.argmin()), degrees.min() < 0, "from 0"),
-        (int(degrees.argmax()), degrees.max() > np.finfo(dtype).max, f"that {dtype} holds"),
+    least, most = int(degrees.argmin()), int(degrees.argmax())
+    names = data.node_names or range(graph.num_receivers)
+    _refuse(where, dtype, (degrees[least], names[least]), (degrees[most], names[most]))
+
+
+def _refuse(
+    where: str, dtype: np.dtype, least: tuple[Any, int | str], most: tuple[Any, int | str]
+) -> None:
+    """Refuses the least or the largest degree, each with its node."""
+    for (degree, node), wrong, expected in (
+        (least, not least[0] >= 0, "from 0"),
+        (most, most[0] > np.finfo(dtype).max, f"that {dtype} holds"),
     ):
-        if not wrong:
-            continue
-        name = node if data.node_names is None else printable(data.node_names[node])
-        raise DataError(
-            f"{where}: weights: expected degrees {expected} for gcn, the weights of a node's "
-            f"incoming edges and of its self-loop (1 if it has none), got {degrees[node]:.6g} at "
-            f"node {name}"
-        )
+        if wrong:
+            raise DataError(
+                f"{where}: weights: expected degrees {expected} for gcn, the weights of a node's "
+                f"incoming edges and of its self-loop (1 if it has none), got {degree:.6g} at "
+                f"node {printable(node)}"
+            )

@@ -28,7 +28,7 @@ from jaxgnn.train.edge_weights import edge_weights_of
 from jaxgnn.train.loop import Compiled
 from jaxgnn.train.model import LOOP_MODELS, WEIGHTED_MODELS
 from jaxgnn.train.options import ConfigError
-from jaxgnn.train.own_parts import OwnParts, check_whole
+from jaxgnn.train.own_parts import OwnParts, check_parts
 from jaxgnn.train.records import fingerprint
 from jaxgnn.train.stages import compile_program
 from jaxgnn.train.step import Program, TrainState
@@ -101,14 +101,14 @@ class NodeProblem:
 
     def _of_edges(self) -> str:
         """Which values of the edges are used."""
-        config, weights = self._config, self._dataset.weights
+        own, dataset = self._own, self._dataset
+        there = dataset.weights is not None if own is None else own.has_weights
         used = self.task.weights is not None
-        beside = {"weights": None if used else weights, "features": self._dataset.edge_features}
-        unused = " and ".join(name for name, values in beside.items() if values is not None)
+        beside = {"weights": there and not used, "features": dataset.edge_features is not None}
+        unused = " and ".join(name for name, is_unused in beside.items() if is_unused)
         text = "; weights of the edges are used" if used else ""
         text += f"; {unused} of the edges are not used" if unused else ""
-        could = config.model in WEIGHTED_MODELS and not config.distributed
-        if weights is not None and not used and could:
+        if beside["weights"] and self._config.model in WEIGHTED_MODELS:
             text += " (weights: --edge-weights)"
         return text
 
@@ -173,12 +173,12 @@ def load_dataset(config: TrainConfig) -> NodeDataset:
 
     Raises:
         TypeError: `config` is no `TrainConfig`.
-        ConfigError: edges are to join both ways or to have weights, and the data are a folder of
-            parts.
-        DataError: they cannot be read.
+        ConfigError: edges are to join both ways, and the data are a folder of parts.
+        DataError: they cannot be read, or edges are to have weights, and the data are a folder of
+            parts without.
     """
     check_config(config)
-    check_whole(config)
+    check_parts(config)
     if not config.undirected:
         return _with_features(config, load_nodes(config.dataset))
     return _with_features(config, of_nodes(config.dataset, load_undirected(config.dataset)))
@@ -239,7 +239,7 @@ def make_task(
     """
     if own is not None:
         task = Task.from_dataset(dataset, split, config.dtype, graph=own.graph)
-        return dataclasses.replace(task, features=own.features)
+        return dataclasses.replace(task, features=own.features, weights=own.weights)
     weights = edge_weights_of(config, dataset, training=True)
     graph = prepared(_without_own_loops(dataset.graph, config), config)
     if training:

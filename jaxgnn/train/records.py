@@ -228,8 +228,8 @@ def fingerprint(dataset: NodeDataset, split: Split, *, weights: bool = False) ->
 
 def data_arrays(dataset: NodeDataset, split: Split, *, weights: bool = False) -> list[Any]:
     """All that a run reads."""
-    read = [*arrays_before_masks(dataset), split.train, split.val, split.test]
-    return [*read, dataset.weights] if weights and dataset.weights is not None else read
+    before = arrays_before_masks(dataset, weights=weights)
+    return [*before, split.train, split.val, split.test]
 
 
 def write_metrics(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,12 +1,14 @@
 """`jaxgnn partition`, in this process."""
 
+import jax
 import numpy as np
 import pytest
 
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.data import load
+from jaxgnn.data import PlainGraph, load
 from jaxgnn.distributed import Partition
 from jaxgnn_cli.status import run_command
+from tests.support.small_sets import weighted_tables
 
 pytestmark = pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
 
@@ -41,3 +43,35 @@ def test_reverse_edges(tmp_path, capsys):
     capsys.readouterr()
     assert run_command(["train", out, "--undirected", "--epochs", "1"]) == 2
     assert "--undirected: expected a dataset that is not in parts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_weights_of_edges_come_back(tmp_path, capsys, labels):
+    """Repeated edges, whose weights are summed with the reverse ones, and self-loops, too."""
+    weighted_tables(tmp_path, 9, labels=labels)
+    whole, out = load(tmp_path), str(tmp_path / "out")
+    split = ["--parts", "3", "--method", "block"]
+    assert run_command(["partition", str(tmp_path), out, *split]) == 0
+    back = load(out)
+    assert isinstance(back, PlainGraph) is not labels
+    np.testing.assert_array_equal(back.graph.senders, whole.graph.senders)
+    assert whole.weights is not None and back.weights.dtype == np.float32
+    np.testing.assert_array_equal(back.weights, whole.weights)
+    both = str(tmp_path / "both")
+    assert run_command(["partition", str(tmp_path), both, *split, "--undirected"]) == 0
+    np.testing.assert_array_equal(load(both).weights, load(tmp_path, undirected=True).weights)
+    if labels:
+        capsys.readouterr()
+        train = ["train", out, "--edge-weights", "--epochs", "1"]
+        assert run_command([*train, "--run-directory", str(tmp_path / "run")]) == 0
+        assert "; weights of the edges are used" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_errors_of_parts_without_weights(tmp_path, capsys, devices):
+    out = str(tmp_path / "out")
+    assert run_command(["partition", "digits", out, "--parts", "2"]) == 0
+    assert run_command(["train", out, "--edge-weights", "--devices", devices]) == 2
+    error = capsys.readouterr().err
+    assert f"{out}: expected weights of the edges for --edge-weights, got none: jaxgnn p" in error

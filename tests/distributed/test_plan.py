@@ -118,8 +118,8 @@ def test_a_folder_is_planned_as_it_is_trained_on(monkeypatch, tmp_path):
     dataset = toy()
     rng = np.random.default_rng(0)
     split = distributed.Partition.of_owners(dataset.graph, rng.integers(0, 4, dataset.num_nodes), 4)
-    arrays, data = partition_arrays(dataset)
-    split.save(tmp_path / "parts", dataset.graph, arrays, data=data)
+    arrays, edge_arrays, data = partition_arrays(dataset)
+    split.save(tmp_path / "parts", dataset.graph, arrays, edge_arrays=edge_arrays, data=data)
     config = TrainConfig(str(tmp_path / "parts"), model="sage", hidden=8, features="raw")
     _, two, three = plan(config, [2, 3], layouts=["rows"], limit=1 << 30)
     assert three.reason == "--devices: expected a divisor of the 4 parts, got 3"

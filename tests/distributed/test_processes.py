@@ -17,6 +17,7 @@ from jaxgnn.train.processes import _check_port, connect, describe_difference
 from jaxgnn.train.stall import Watchdog, before_the_run, describe
 from jaxgnn_cli.lost import lost_process
 from tests.support.processes import run_python
+from tests.support.small_sets import weighted_tables
 from tests.support.two_runs import (
     FOREVER,
     TRAIN,
@@ -233,6 +234,42 @@ def test_mini_batches_of_two_processes_are_those_of_one(tmp_path):
     again = jaxgnn("train", "--resume", "two", "--epochs", "3", directory=tmp_path)
     assert "continuing after epoch 2" in outputs(again)[0][0]
     run_python("-m", "jaxgnn_cli", "train", "--resume", "two", "--epochs", "4", **alone)
+    np.testing.assert_allclose(
+        losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [("parts", ()), ("data", ()), ("data", ("--num-neighbors", "4,3", "--batch-size", "7"))],
+)
+def test_weights_of_edges_in_two_processes_are_those_in_one(tmp_path, data, options):
+    """Of a folder, of which each process reads its own parts, too; and continued alone."""
+    alone = {"directory": tmp_path, "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
+    for folder in ("data", "first", "second"):
+        (tmp_path / folder).mkdir()
+    weighted_tables(tmp_path / "data", 40)
+    train = ("--model", "gcn", "--dropout", "0", "--plain", "--hidden", "8", "--edge-weights")
+    train += (*options, "--run-directory")
+    command = ("-m", "jaxgnn_cli")
+    run_python(*command, "train", "data", *train, "one", "--epochs", "4", **alone)
+    run_python(*command, "partition", "data", "parts", "--parts", "4", **alone)
+    for folder, foreign in (("first", (2, 3)), ("second", (0, 1))):
+        shutil.copytree(tmp_path / "data", tmp_path / folder / "data")
+        shutil.copytree(tmp_path / "parts", tmp_path / folder / "parts")
+        for part in foreign:
+            for name in ("features", "senders", "row_offsets", "weights"):
+                (tmp_path / folder / "parts" / f"part-{part:05d}" / f"{name}.npy").unlink()
+    started = jaxgnn(
+        *("train", data, *train, str(tmp_path / "two"), "--epochs", "3"),
+        directory=(tmp_path / "first", tmp_path / "second"),
+    )
+    (output, errors), other = outputs(started)
+    assert "; weights of the edges are used" in output and not errors and other == ("", "")
+    assert "over 4 devices of 2 processes" in output
+    shutil.copytree(tmp_path / "parts", tmp_path / "first" / "parts", dirs_exist_ok=True)
+    run_python(*command, "train", "--resume", "two", "--epochs", "4", **alone)
     np.testing.assert_allclose(
         losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-6
     )

@@ -37,9 +37,27 @@ def losses(directory):
 def folder(tmp_path):
     dataset = toy()
     split = distributed.partition(dataset.graph, 4, edge_balance=2)
-    arrays, data = partition_arrays(dataset)
+    arrays, _, data = partition_arrays(dataset)
     split.save(tmp_path / "parts", dataset.graph, arrays, data=data)
     return dataset, tmp_path / "parts"
+
+
+def weighted():
+    """With weights of the edges, repeated edges and self-loops."""
+    rng = np.random.default_rng(0)
+    senders, receivers = rng.integers(0, NODES, (2, 300))
+    senders[:20] = receivers[:20] = np.arange(20) % 15
+    graph, weights = Graph.from_edges(
+        senders, receivers, num_nodes=NODES, edge_data=rng.exponential(size=300).astype(np.float32)
+    )
+    return dataclasses.replace(toy(), graph=graph, weights=np.asarray(weights))
+
+
+def save_parts(dataset, path):
+    split = distributed.partition(dataset.graph, 4, edge_balance=2)
+    arrays, edge_arrays, data = partition_arrays(dataset)
+    split.save(path, dataset.graph, arrays, edge_arrays=edge_arrays, data=data)
+    return str(path)
 
 
 @pytest.mark.system
@@ -93,13 +111,7 @@ def test_two_devices_then_one_end_as_one(folder, tmp_path):
 )
 def test_weights_of_edges_are_those_of_one_device(tmp_path, options):
     """Of repeated edges and self-loops, too, and continued on one device."""
-    rng = np.random.default_rng(0)
-    senders, receivers = rng.integers(0, NODES, (2, 300))
-    senders[:20] = receivers[:20] = np.arange(20) % 15
-    graph, weights = Graph.from_edges(
-        senders, receivers, num_nodes=NODES, edge_data=rng.exponential(size=300).astype(np.float32)
-    )
-    dataset = dataclasses.replace(toy(), graph=graph, weights=np.asarray(weights))
+    dataset = weighted()
     config = TrainConfig(
         hidden=8, epochs=2, patience=0, dropout=0.0, edge_weights=True, features="raw", **options
     )
@@ -118,6 +130,78 @@ def test_weights_of_edges_are_those_of_one_device(tmp_path, options):
         np.testing.assert_allclose(have, want, rtol=10 * limit, atol=limit)
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "gcn"},
+        {"model": "sage", "shard": "features"},
+        {"model": "gin", "dtype": "bfloat16"},
+        {"model": "gcn", "num_neighbors": "4,3", "batch_size": 7},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_folder_with_weights_trains_as_the_whole_data(tmp_path, options):
+    """On two devices and then on one, which know the data by the same checksum."""
+    dataset = weighted()
+    config = TrainConfig(
+        save_parts(dataset, tmp_path / "parts"), hidden=8, epochs=3, patience=0, dropout=0.0,
+        edge_weights=True, features="raw", **options,
+    )  # fmt: skip
+    alone = dataclasses.replace(config, shard="auto", run_directory=str(tmp_path / "one"))
+    run(alone, dataset=dataset)
+    two = str(tmp_path / "two")
+    run(dataclasses.replace(config, epochs=2, devices="2", run_directory=two))
+    run(dataclasses.replace(alone, resume=two, run_directory=two))
+    limit = 2e-2 if "dtype" in options else 1e-5
+    np.testing.assert_allclose(losses(two), losses(alone.run_directory), rtol=limit)
+
+
+@pytest.mark.parametrize(("model", "dtype"), [("gcn", "float32"), ("sage", "bfloat16")])
+def test_own_parts_have_the_weights_of_their_edges(tmp_path, model, dtype):
+    """As a process of several reads them, which knows the data by the checksum of the whole."""
+    dataset = weighted()
+    config = TrainConfig(
+        save_parts(dataset, tmp_path / "parts"), hidden=8, model=model, edge_weights=True,
+        features="raw", distributed=True, shard="rows", dtype=dtype,
+    )  # fmt: skip
+    problem = make_problem(config, None, Recovery())
+    assert problem._own is not None and "; weights of the edges are used" in problem.describe()
+    assert problem.fingerprint() == fingerprint(dataset, dataset.split(0), weights=True)
+    assert problem.fingerprint() != fingerprint(dataset, dataset.split(0))
+    problem.build()
+    task = problem.task
+    assert task.weights is not None and task.weights.dtype == np.float32
+    expected = task.graph.scatter_edges(dataset.weights, in_graph_order=True)
+    np.testing.assert_array_equal(task.weights, expected)
+    without = make_problem(dataclasses.replace(config, edge_weights=False), None, Recovery())
+    assert without._own is not None and without.task.weights is None
+    assert without.fingerprint() == fingerprint(dataset, dataset.split(0))
+    assert "; weights of the edges are not used (weights: --edge-weights)" in without.describe()
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"), [(-100.0, "from 0 for gcn, .* got -1"), (3e38, "that float32 holds ")]
+)
+def test_errors_of_degrees_of_own_parts(tmp_path, weight, message):
+    """Of a node with edges from others, of its first two."""
+    dataset = weighted()
+    offsets, senders = np.asarray(dataset.graph.row_offsets), np.asarray(dataset.graph.senders)
+    node = next(i for i in range(NODES) if i not in senders[offsets[i] : offsets[i + 1]][:2])
+    weights = dataset.weights.copy()
+    weights[offsets[node] : offsets[node] + 2] = weight
+    dataset = dataclasses.replace(dataset, weights=weights)
+    config = TrainConfig(
+        save_parts(dataset, tmp_path / "parts"), hidden=8, edge_weights=True, features="raw",
+        distributed=True, shard="rows",
+    )  # fmt: skip
+    match = rf"toy: weights: expected degrees {message}.* at node {node}$"
+    for own in (config, dataclasses.replace(config, distributed=False, shard="auto")):
+        with pytest.raises(DataError, match=match):
+            make_problem(own, None, Recovery())
+    make_problem(dataclasses.replace(config, model="gin"), None, Recovery())
+
+
 def test_what_is_refused(folder, tmp_path):
     dataset, parts = folder
     config = TrainConfig(str(parts), hidden=8, epochs=1, run_directory=str(tmp_path / "run"))
@@ -134,9 +218,10 @@ def test_what_is_refused(folder, tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             run(dataclasses.replace(config, **options))
-    for options in ({}, {"devices": "2"}):
-        with pytest.raises(ConfigError, match=r"--edge-weights: .*parts, which have no weights$"):
-            run(dataclasses.replace(config, edge_weights=True, **options))
+    for options in ({}, {"devices": "2"}, {"distributed": True}):
+        own = dataclasses.replace(config, edge_weights=True, **options)
+        with pytest.raises(DataError, match=r"parts: expected weights of the edges .*, got none: "):
+            make_problem(own, None, Recovery())
     unequal = dataclasses.replace(config, devices="2", model="agnn", shard="features")
     samples = dataclasses.replace(config, devices="2", sample_size=3)  # in training alone
     for refused in (unequal, samples):
@@ -144,7 +229,7 @@ def test_what_is_refused(folder, tmp_path):
             run(refused, dataset=dataset)
     assert not (tmp_path / "run").exists()
     split = distributed.partition(dataset.graph, 3, edge_balance=2)
-    arrays, data = partition_arrays(dataset)
+    arrays, _, data = partition_arrays(dataset)
     split.save(tmp_path / "three", dataset.graph, arrays, data=data)
     with pytest.raises(ConfigError, match="expected a divisor of the 3 parts, got 2"):
         run(dataclasses.replace(config, dataset=str(tmp_path / "three"), devices="2"))

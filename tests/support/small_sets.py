@@ -1,4 +1,4 @@
-"""A small data set in a file."""
+"""Small data sets in files."""
 
 import numpy as np
 
@@ -17,3 +17,16 @@ def small(path, nodes: int = 200) -> None:
         val_masks=part == 1,
         test_masks=part >= 2,
     )
+
+
+def weighted_tables(folder, nodes: int, *, labels: bool = True) -> None:
+    """Writes `nodes.csv` and `edges.csv`, whose edges have weights: repeated ones and self-loops,
+    too."""
+    rng = np.random.default_rng(0)
+    of_node = [f",{'ab'[i % 2]},{('train', 'val')[i % 3 == 0]}" * labels for i in range(nodes)]
+    rows = [f"{i},{i % 5}.5{more}" for i, more in enumerate(of_node)]
+    rows = ["id,x" + ",label,split" * labels, *rows]
+    ends, weights = rng.integers(0, nodes, (6 * nodes, 2)), rng.exponential(size=6 * nodes)
+    edges = [f"{s},{r},{w:.3f}" for (s, r), w in zip(ends, weights, strict=True)]
+    (folder / "nodes.csv").write_text("\n".join(rows) + "\n")
+    (folder / "edges.csv").write_text("\n".join(["source,target,weight", *edges]) + "\n")

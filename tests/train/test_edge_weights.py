@@ -364,7 +364,6 @@ def test_degrees_beyond_float32_raise(tables):
             {"task": "graph", "batch_size": 128},
             "--edge-weights: expected --task node with it, got --task graph",
         ),
-        ({"distributed": True}, "--edge-weights: expected no --distributed with it"),
     ],
 )
 def test_errors_of_options_that_do_not_go_together(options, message):

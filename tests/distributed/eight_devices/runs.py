@@ -31,7 +31,7 @@ def check_run():
     continued on another number of devices."""
     dataset = toy()
     split = partition(dataset.graph, 4, edge_balance=2)
-    arrays, data = partition_arrays(dataset)
+    arrays, _, data = partition_arrays(dataset)
     with tempfile.TemporaryDirectory() as folder:
         split.save(f"{folder}/parts", dataset.graph, arrays, data=data)
         three = partition(dataset.graph, 3, edge_balance=2)
