@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, spmm
 from jaxgnn.graph.transform import gcn_norm
 from jaxgnn.nn import (
+    APPNP,
     GAT,
     MLP,
     EdgeConv,
@@ -441,6 +442,15 @@ def test_bad_input_is_named():
             assert re.search(message, str(raised)), f"{case}: {raised}"
         else:
             pytest.fail(f"{case}: nothing was raised")
+
+
+def test_appnp_keeps_constants():
+    """In bfloat16 its shares 0.1 and 0.9 would sum to 0.9985, and ten steps lose a percent."""
+    ring = np.arange(NODES)
+    graph = Graph.from_edges(ring, (ring + 1) % NODES, num_nodes=NODES)
+    constants = jnp.broadcast_to(jnp.linspace(1, 2, 12, dtype=jnp.bfloat16), (NODES, 12))
+    out = APPNP(10, 0.1, add_self_loops=False)(graph, constants)
+    np.testing.assert_array_equal(out, constants)
 
 
 BIASED = {

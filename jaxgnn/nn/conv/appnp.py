@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
+from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._features import aggregate, dense
@@ -112,7 +113,10 @@ class APPNP(nnx.Module):
                 passed = normalized_aggregate(graph, z, weights, loop_weight, sample)
             else:
                 passed = aggregate(graph, z, weights, sample=sample)
-            keep = jnp.asarray(1 - self.alpha, start.dtype)
-            return keep * passed.astype(start.dtype) + jnp.asarray(self.alpha, start.dtype) * start
+            # In 16 bits the shares, 0.1 and 0.9, would not sum to 1.
+            wide = accumulation_dtype(start.dtype)
+            keep, alpha = jnp.asarray(1 - self.alpha, wide), jnp.asarray(self.alpha, wide)
+            z = keep * passed.astype(wide) + alpha * start.astype(wide)
+            return z.astype(start.dtype)
 
         return jax.lax.fori_loop(0, self.num_steps, step, start)
