@@ -11,10 +11,6 @@ if importlib.util.find_spec("jaxgnn") is None:
 
 import jaxgnn  # noqa: E402
 
-# Public names of modules that lie elsewhere: autodoc imports them by these.
-for _name in ("transform", "batch", "tiles"):
-    sys.modules[f"jaxgnn.{_name}"] = getattr(jaxgnn, _name)
-
 project = "jaxgnn"
 author = "the jaxgnn authors"
 copyright = author

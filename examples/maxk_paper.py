@@ -44,8 +44,8 @@ from rich.console import Console
 
 from jaxgnn.data import DataError, Metadata, Metric, NodeDataset, Split, load
 from jaxgnn.graph import Graph
-from jaxgnn.graph.transform import add_remaining_self_loops
 from jaxgnn.train import CheckpointError, ConfigError, DivergenceError, TrainConfig, run
+from jaxgnn.transform import add_remaining_self_loops
 
 Name = Literal["flickr", "yelp", "reddit", "ogbn-products", "ogbn-proteins"]
 Model = Literal["sage", "gcn", "gin"]

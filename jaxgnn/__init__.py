@@ -10,10 +10,10 @@ message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.ba
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxgnn import config, ops
+from jaxgnn import batch, config, ops
 from jaxgnn._core.platform import BuildInfo, build_info, include_dir
 from jaxgnn._core.version import VERSION
-from jaxgnn.graph import Blocks, Graph, GraphBatch, batch
+from jaxgnn.graph import Blocks, Graph, GraphBatch
 from jaxgnn.ops import (
     CBSR,
     cosine_attention,
@@ -35,8 +35,7 @@ from jaxgnn.ops import (
 )
 
 if TYPE_CHECKING:
-    from jaxgnn import algebra, data, distributed, export, metrics, nn, train
-    from jaxgnn.graph import tiles, transform
+    from jaxgnn import algebra, data, distributed, export, metrics, nn, tiles, train, transform
     from jaxgnn.ops import (
         DrawWeights,
         draw_weights,
@@ -96,18 +95,14 @@ __all__ = [
 ]
 
 # Imported when first used, as sampling is (`jaxgnn/ops/__init__.py`): `import jaxgnn` stays fast.
-_MODULES = {
-    **{name: f"jaxgnn.graph.{name}" for name in ("tiles", "transform")},
-    **{
-        name: f"jaxgnn.{name}"
-        for name in ("algebra", "data", "distributed", "export", "metrics", "nn", "train")
-    },
-}
+_MODULES = (
+    *("algebra", "data", "distributed", "export", "metrics", "nn", "tiles", "train", "transform"),
+)
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
+        return importlib.import_module(f"jaxgnn.{name}")
     if name in __all__:
         return getattr(ops, name)
     raise AttributeError(f"module 'jaxgnn' has no attribute {name!r}")

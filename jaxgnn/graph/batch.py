@@ -27,6 +27,18 @@ from jaxgnn._core.device import device_array
 from jaxgnn.graph import _csr, _edge_list
 from jaxgnn.graph._graph import Graph
 
+__all__ = [
+    "GraphBatch",
+    "bucket_size",
+    "disjoint_union",
+    "pad",
+    "pad_to_bucket",
+    "union_edge_data",
+    "union_graph_data",
+    "union_node_data",
+    "union_sender_data",
+]
+
 _ARRAYS = (
     "graph",
     "membership",

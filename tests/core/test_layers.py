@@ -14,6 +14,7 @@ LAYERS = [
     Layer("train", "export", independent=True),
     Layer("data", "nn", "algebra", "distributed", independent=False),
     Layer("ops"),
+    Layer("batch", "tiles", "transform", independent=True),  # public names of modules of graph
     Layer("graph"),
     Layer("metrics"),
     Layer("config", "_core", independent=False),
@@ -104,8 +105,9 @@ def test_import_jaxgnn_leaves_the_modules_and_the_data_for_later():
     loaded = set(run_python("-c", code).stdout.split())
     assert {"jaxgnn", "jaxgnn.ops", "jax"} <= loaded
     packages = ("nn", "data", "train", "export", "distributed", "algebra", "metrics")
-    later = {*(f"jaxgnn.{name}" for name in packages), "jaxgnn.graph.tiles"}
-    later |= {"jaxgnn.graph.transform", "jaxgnn.ops._sampling", "jax.extend"}
+    graph = ("tiles", "transform", "graph.tiles", "graph.transform")
+    later = {f"jaxgnn.{name}" for name in (*packages, *graph)}
+    later |= {"jaxgnn.ops._sampling", "jax.extend"}
     assert not (later | {"flax", "optax", "rich", "sklearn"}) & loaded
 
 
@@ -125,3 +127,17 @@ for package in (jaxgnn, jaxgnn.ops):
     assert lines == [
         f"module '{name}' has no attribute 'nothing'" for name in ("jaxgnn", "jaxgnn.ops")
     ]
+
+
+@pytest.mark.parametrize("name", ["batch", "tiles", "transform"])
+def test_modules_of_graph_are_imported_by_their_public_names(name):
+    """`from jaxgnn.transform import gcn_norm`: a module that Python's import finds."""
+    code = """
+import importlib, jaxgnn, sys
+module = importlib.import_module(f"jaxgnn.{sys.argv[1]}")
+assert module is getattr(jaxgnn, sys.argv[1])
+implementation = importlib.import_module(f"jaxgnn.graph.{sys.argv[1]}")
+assert module.__doc__ == implementation.__doc__
+print(*(getattr(module, name) is getattr(implementation, name) for name in module.__all__))
+"""
+    assert set(run_python("-c", code, name).stdout.split()) == {"True"}
