@@ -130,16 +130,16 @@ def check_defaults(reduce: Any, fill_value: Any) -> None:
             raise ValueError(f"{name}: expected edge_data with it, got {name}={value!r} alone")
 
 
-def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce) -> Array:
-    """One array over the user's edges in the graph's edge order."""
+def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce, name: str = "data") -> Array:
+    """One array over the user's edges in the graph's edge order. Errors call it `name`."""
     choice(reduce, "reduce", REDUCTIONS)
     if graph.edge_permutation is None:
         raise ValueError("sort_edge_data: this graph's edge_permutation was dropped")
     _check_positions(graph, "sort_edge_data")
-    data = _rows(data, "data")
+    data = _rows(data, name)
     size = graph.num_input_edges
     if size is None:
-        _check_largest(graph, data)
+        _check_largest(graph, data, name)
     elif data.shape[0] != size:
         hint = ""
         if data.shape[0] == graph.num_edges:
@@ -148,11 +148,11 @@ def sort(graph: Graph, data: Any, fill_value: float, reduce: Reduce) -> Array:
                 "where operations take it"
             )
         raise ValueError(
-            f"data: expected {size} rows, one for each edge of the list that the graph was built "
+            f"{name}: expected {size} rows, one for each edge of the list that the graph was built "
             f"from, got {data.shape[0]}{hint}"
         )
     if graph.edge_positions is not None:
-        return _merge(graph, data, fill_value, reduce)
+        return _merge(graph, data, fill_value, reduce, name)
     check_fill_value(fill_value, data.dtype)
     if data.shape[0] == 0:
         return jnp.full((graph.num_edges, *data.shape[1:]), fill_value, data.dtype)
@@ -201,11 +201,11 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
     return out.at[places].set(values, mode="drop")
 
 
-def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce) -> Array:
+def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce, name: str) -> Array:
     """The reduction of the data of the user's edges at each position."""
     assert graph.edge_positions is not None
     if jnp.issubdtype(data.dtype, jnp.complexfloating):
-        raise TypeError(f"data: expected real numbers where edges were merged, got {data.dtype}")
+        raise TypeError(f"{name}: expected real numbers where edges were merged, got {data.dtype}")
     merged, counts = _merged(graph.edge_positions, data, graph.num_edges, reduce)
     check_fill_value(fill_value, merged.dtype)
     return _filled(counts > 0, merged, fill_value)
@@ -284,7 +284,7 @@ def _check_positions(graph: Graph, method: str) -> None:
         )
 
 
-def _check_largest(graph: Graph, data: Array) -> None:
+def _check_largest(graph: Graph, data: Array, name: str) -> None:
     """Raises if an edge comes from behind the data, as far as that is known: of a padded batch the
     static counts are those of the padding, too."""
     permutation = graph.edge_permutation
@@ -295,5 +295,5 @@ def _check_largest(graph: Graph, data: Array) -> None:
         largest = int(permutation.max())
     if largest >= data.shape[0]:
         raise ValueError(
-            f"data: expected at least {largest + 1} rows (the user's edges), got {data.shape[0]}"
+            f"{name}: expected at least {largest + 1} rows (the user's edges), got {data.shape[0]}"
         )

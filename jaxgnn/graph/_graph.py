@@ -178,7 +178,9 @@ class Graph(GraphArrays):
             options["deduplicate"] |= options["undirected"]
             return cls._from_host(_csr.build(senders, receivers, **options))
         graph = cls._from_host(_edge_data.build(senders, receivers, **options))
-        return graph, graph.sort_edge_data(edge_data, fill_value=fill_value, reduce=reduce)
+        return graph, _edge_data.map_arrays(
+            lambda array: _edge_data.sort(graph, array, fill_value, reduce, "edge_data"), edge_data
+        )
 
     @classmethod
     def from_csr(
@@ -451,8 +453,9 @@ class Graph(GraphArrays):
             reduce: how the data of merged edges combine, as in `from_edges`.
 
         Raises:
+            TypeError: `data` is no array of numbers.
             ValueError: `edge_permutation` was dropped, `data` does not have as many rows as the
-                edge list had, is of integers without `fill_value`, or edges were merged in a graph
+                edge list had, its dtype does not have `fill_value`, or edges were merged in a graph
                 that was not built with `edge_data`.
         """
         return _edge_data.map_arrays(
@@ -473,8 +476,9 @@ class Graph(GraphArrays):
             fill_value: the values of edges that the constructor removed.
 
         Raises:
-            ValueError: `edge_permutation` was dropped, `values` does not have `num_edges` rows, is
-                of integers without `fill_value`, edges were merged in a graph that was not built
+            TypeError: `values` is no array of numbers.
+            ValueError: `edge_permutation` was dropped, `values` does not have `num_edges` rows, its
+                dtype does not have `fill_value`, edges were merged in a graph that was not built
                 with `edge_data`, or the graph was made of other graphs.
         """
         return _edge_data.map_arrays(

@@ -197,7 +197,7 @@ def test_wrong_data_is_an_error():
     for rows in (2, 4):
         with pytest.raises(ValueError, match=f"data: expected 3 rows, .* got {rows}$"):
             graph.sort_edge_data(np.ones(rows))
-        with pytest.raises(ValueError, match=f"data: expected 3 rows, .* got {rows}$"):
+        with pytest.raises(ValueError, match=f"^edge_data: expected 3 rows, .* got {rows}$"):
             Graph.from_edges([0, 1, 2], [1, 2, 0], edge_data=np.ones(rows))
     with pytest.raises(ValueError, match=r"values: expected 6 rows, .* got 3"):
         graph.unsort_edge_data(np.ones(3))
