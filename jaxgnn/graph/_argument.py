@@ -30,7 +30,7 @@ def graph_argument(graph: Any, name: str = "graph") -> Graph:
     """
     if not isinstance(graph, Graph):
         kind = type(graph).__name__
-        raise TypeError(f"{name}: expected a jaxgnn.Graph, got {kind}{_hint(graph)}")
+        raise TypeError(f"{name}: expected a jaxgnn.Graph, got {kind}{_hint(graph, name)}")
     if graph.num_edges > LARGE and not _warned:
         _warn_of_constant(graph)
     return graph
@@ -49,7 +49,7 @@ def own_closure() -> Iterator[None]:
         _own_closure.reset(token)
 
 
-def _hint(value: Any) -> str:
+def _hint(value: Any, name: str) -> str:
     """What to do instead, for the usual mistakes."""
     if isinstance(value, GraphSubstitute):
         return ": it does not work on sharded graphs (docs/distributed.md lists what does)"
@@ -60,6 +60,11 @@ def _hint(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None and len(shape) == 2 and shape[0] == 2:
         return ": make one of an edge_index with Graph.from_edge_index(edge_index), before training"
+    if name == "membership" and shape is not None and len(shape) == 1:
+        return (
+            ": make one of a vector with each node's graph by Graph.from_edges("
+            "numpy.arange(nodes), vector, num_senders=nodes, num_receivers=graphs)"
+        )
     if shape is not None or hasattr(value, "__jax_array__"):
         return ": the graph comes first, then the features"
     if hasattr(value, "edge_index"):

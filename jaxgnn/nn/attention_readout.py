@@ -56,7 +56,7 @@ class AttentionReadout(nnx.Module):
             TypeError: `membership` is no `Graph`, or `x` is not floating.
             ValueError: a shape that does not fit.
         """
-        membership = graph_argument(membership)
+        membership = graph_argument(membership, "membership")
         x = checks.floating(x, "x")
         if x.ndim != 2 or x.shape[0] != membership.num_senders:
             raise ValueError(

@@ -60,7 +60,9 @@ class GraphNorm(nnx.Module):
             ValueError: a shape that does not fit.
         """
         x = checks.floating(x, "x")
-        rows = x.shape[0] if membership is None else graph_argument(membership).num_senders
+        rows = x.shape[0]
+        if membership is not None:
+            rows = graph_argument(membership, "membership").num_senders
         if x.shape != (rows, self.features):
             raise ValueError(f"x: expected the shape ({rows}, {self.features}), got {x.shape}")
         wide = accumulation_dtype(x.dtype)

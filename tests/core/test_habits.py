@@ -15,6 +15,7 @@ from jaxgnn.nn import (
     GCN,
     MLP,
     AGNNConv,
+    AttentionReadout,
     DynamicEdgeConv,
     EdgeConv,
     GATConv,
@@ -22,6 +23,7 @@ from jaxgnn.nn import (
     GCNConv,
     GINConv,
     GMMConv,
+    GraphNorm,
     MaxK,
     SAGEConv,
     TransformerConv,
@@ -139,6 +141,20 @@ def test_what_is_no_graph(graph):
         for call in takers:
             with pytest.raises(TypeError, match=rf"graph: expected a jaxgnn\.Graph, got .*{hint}"):
                 call(wrong)
+
+
+def test_a_vector_of_the_graph_of_each_node_is_no_membership():
+    x, vector = normal(3, 2), np.array([1, 0, 1])
+    gate = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    for call in (
+        lambda membership: jaxgnn.readout(membership, x),
+        lambda membership: AttentionReadout(gate)(membership, x),
+        lambda membership: GraphNorm(2)(x, membership),
+    ):
+        with pytest.raises(TypeError, match=r"membership: .* got ndarray: .*Graph\.from_edges\("):
+            call(vector)
+    membership = Graph.from_edges(np.arange(3), vector, num_senders=3, num_receivers=2)
+    np.testing.assert_allclose(jaxgnn.readout(membership, x), [x[1], x[0] + x[2]])
 
 
 def test_names_of_pyg(graph):

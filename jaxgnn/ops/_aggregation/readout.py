@@ -27,7 +27,9 @@ def readout(
 
     Args:
         membership: the rectangular graph with an edge from each node to its graph, as
-            `GraphBatch.membership` has it.
+            `GraphBatch.membership` has it. Of a vector with the graph of each node it is
+            `Graph.from_edges(numpy.arange(num_nodes), vector, num_senders=num_nodes,
+            num_receivers=num_graphs)`.
         x: node features.
         reduce: `"sum"`, `"mean"`, `"max"` or `"min"`; a graph without nodes gets 0.
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`.
