@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.paths import ROOT
@@ -47,6 +48,8 @@ def test_nodes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run("nodes.md")
     assert names["accuracy"] > 0.85 and names["summary"]["test_score"] > 0.8
+    graph, x = names["digits"].graph, names["features"]
+    np.testing.assert_allclose(names["loaded"](graph, x), names["logits"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.system
