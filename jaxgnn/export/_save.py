@@ -65,7 +65,8 @@ def save(
     Args:
         model: called as `model(graph, features)`, with `edge_weights` as
             `model(graph, features, weights)`, or with `num_graphs` as `model(batch, features)`
-            or `model(batch, features, edge_features)`; in inference mode.
+            or `model(batch, features, edge_features)`. The program is in inference mode, whichever
+            mode the model is in.
         directory: where to write; made if it is not there, refused if it is not empty.
         num_nodes, num_edges: of the graphs that it takes.
         num_features: of a node. With a decoder 0, if the model reads no features but an embedding
@@ -84,8 +85,8 @@ def save(
         normalized_features, feature_names: for those who prepare the features: whether the model
             was trained on what `jaxgnn.data.normalize_features` makes of them, which the program
             does not apply, and their names in their order.
-        decoder: makes it a model of links: called as `decoder(outputs, senders, receivers)`, in
-            inference mode, such as `jaxgnn.nn.DotDecoder`. `load_links` reads what is written.
+        decoder: makes it a model of links: called as `decoder(outputs, senders, receivers)`, such
+            as `jaxgnn.nn.DotDecoder`. `load_links` reads what is written.
 
     Returns:
         What was written. Its `kernels` are those that the program calls on each platform; where
@@ -112,6 +113,7 @@ def save(
 
     def program(weights: Any, arrays: Any, *features: Any) -> Any:
         model: Any = nnx.merge(definition, rebuild(weights))
+        model.eval()
         return model(whole_of(arrays), *features)
 
     features = [jax.ShapeDtypeStruct((num_nodes, num_features), jnp.dtype(dtype))]
@@ -193,6 +195,7 @@ def _exported_decoder(
 
     def program(weights: Any, nodes: Any, senders: Any, receivers: Any) -> Any:
         model: Any = nnx.merge(definition, rebuild(weights))
+        model.eval()
         return model(nodes, senders, receivers)
 
     count, pairs = export.symbolic_shape("nodes, pairs")

@@ -15,6 +15,7 @@ from flax import nnx
 from jaxgnn import Graph, batch, export
 from jaxgnn._core.platform import of_device
 from jaxgnn.data import DataError, normalize_features
+from jaxgnn.nn import MLPDecoder
 from jaxgnn.train import (
     GraphSetDescription,
     LinkDescription,
@@ -97,6 +98,23 @@ def test_exported_models_are_the_models(settings, tmp_path):
                 np.testing.assert_allclose(
                     found.astype(jnp.float32), expected, atol=limit, rtol=limit
                 )
+
+
+def test_programs_of_models_in_training_mode_are_in_inference_mode(tmp_path):
+    """Neither dropout nor the statistics of a batch; the model stays as it is."""
+    graph, x = a_graph(), np.random.default_rng(1).normal(size=(NODES, FEATURES))
+    model = build_model(TrainConfig(hidden=8, norm="batch"), FEATURES, 8, nnx.Rngs(0))
+    decoder = MLPDecoder(8, 8, dropout=0.5, rngs=nnx.Rngs(1))
+    export.save(model, tmp_path, decoder=decoder, **COUNTS)
+    assert not (model.dropout.deterministic or decoder.mlp.dropout.deterministic)
+    model.eval(), decoder.eval()
+    loaded, ends = export.load_links(tmp_path), np.arange(NODES)
+    nodes = loaded.encode(graph, x)
+    np.testing.assert_allclose(nodes, model(graph, jnp.asarray(x, "float32")), rtol=1e-5, atol=1e-5)
+    expected = decoder(jnp.asarray(nodes), ends, ends[::-1])
+    np.testing.assert_allclose(
+        loaded.score(nodes, ends, ends[::-1]), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_what_does_not_fit(written):
