@@ -86,8 +86,13 @@ class Edges:
     def __array__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError(
             f"{self!r} is no array: algebra.apply_edge(function, edges) applies a function such as "
-            "jax.nn.sigmoid, algebra.evaluate(edges) computes the values"
+            "jax.nn.sigmoid, algebra.linear(edges, kernel) a matrix, algebra.evaluate(edges) "
+            "computes the values"
         )
+
+    # An array's other operators, with the same error.
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __abs__ = __getitem__ = __array__
+    __lt__ = __le__ = __gt__ = __ge__ = __array__
 
     def __repr__(self) -> str:
         return f"Edges({self.text}, features={self.features}, dtype={self.dtype})"
