@@ -55,6 +55,8 @@ def _hint(value: Any, name: str) -> str:
         return ": it does not work on sharded graphs (docs/distributed.md lists what does)"
     if isinstance(value, GraphBatch):
         return ": its attribute graph is one"
+    if hasattr(value, "num_seeds"):  # Blocks, whose module imports this one
+        return ": blocks are for models; a convolution takes one of blocks.graphs, one a layer"
     if isinstance(value, tuple | list) and value and isinstance(value[0], Graph):
         return ": unpack the pair, graph, weights = ..., and give both"
     shape = getattr(value, "shape", None)

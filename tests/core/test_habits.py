@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 import jaxgnn
-from jaxgnn import Graph, algebra, batch
+from jaxgnn import Blocks, Graph, algebra, batch
 from jaxgnn.nn import (
     GAT,
     GCN,
@@ -120,6 +120,7 @@ def test_what_is_no_graph(graph):
         edge_index = index
 
     pair = Graph.from_edges(*index, num_nodes=NODES, edge_data=np.ones(EDGES, np.float32))
+    blocks = jaxgnn.sample_neighbors(graph, np.arange(2), [2], jax.random.key(0))
     for wrong, hint in (
         (index, r"Graph\.from_edge_index\(edge_index\)"),
         (jnp.asarray(index), r"Graph\.from_edge_index\(edge_index\)"),
@@ -128,6 +129,7 @@ def test_what_is_no_graph(graph):
         (x, "the graph comes first"),
         (nnx.Param(x), "the graph comes first"),
         (batch.disjoint_union([graph]), "its attribute graph is one"),
+        (blocks, r"a convolution takes one of blocks\.graphs"),
     ):
         takers = [
             lambda g: jaxgnn.spmm(g, x),
@@ -136,7 +138,7 @@ def test_what_is_no_graph(graph):
             lambda g: algebra.scatter(g, x),
             jaxgnn.transform.gcn_norm,
         ]
-        if not isinstance(wrong, batch.GraphBatch):  # which models take
+        if not isinstance(wrong, batch.GraphBatch | Blocks):  # which models take
             takers.append(lambda g: GCN(2, 2, 2, num_layers=1, rngs=nnx.Rngs(0))(g, x))
         for call in takers:
             with pytest.raises(TypeError, match=rf"graph: expected a jaxgnn\.Graph, got .*{hint}"):

@@ -18,7 +18,7 @@ def test_the_page_runs():
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(block, names)
     assert names["losses"].shape == (40,) and np.isfinite(names["losses"]).all()
-    assert names["out"].shape == (3, 3)
+    assert names["out"].shape == names["rows"].shape == (3, 3)
     # The loss of all devices is that of one which has the same sample.
     blocks = names["jaxgnn"].sample_neighbors(
         names["graph"], names["seeds_of_all"], [10, 5], jax.random.key(0)
