@@ -149,7 +149,7 @@ def test_bad_arguments():
     for call, error, message in (
         (lambda: v2(x, graph), TypeError, "graph: expected a jaxgnn.Graph"),
         (lambda: v2(graph, (x, None)), ValueError, r"x: GATv2Conv expected x\[1\], got None"),
-        (lambda: v2(graph, x, normal(EDGES)), ValueError, "edge_attr: GATv2Conv without edge_dim"),
+        (lambda: v2(graph, x, normal(EDGES)), ValueError, "GATv2Conv without .* edge_dim=1 for w"),
         (lambda: transformer(graph, (x, None)), ValueError, r"x: TransformerConv expected x\[1\]"),
         (lambda: transformer(graph, x[:, 1:]), ValueError, r"x: .*\(12, ..., 6\)"),
         (lambda: AGNNConv()(graph, x, normal(EDGES)), ValueError, "weights: AGNNConv has none"),

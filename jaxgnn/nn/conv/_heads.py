@@ -88,7 +88,10 @@ def edge_rows(
     if edge_attr is None:
         return None
     if layer is None:
-        raise ValueError(f"edge_attr: {module} without edge_dim expected None")
+        raise ValueError(
+            f"edge_attr: {module} without edge_dim expected None, got the shape "
+            f"{jnp.shape(edge_attr)}: give the module their width, edge_dim=1 for weights"
+        )
     edge_attr = checks.floating_rows(edge_attr, "edge_attr", graph.num_edges, "edge")
     if edge_attr.ndim == 1:
         edge_attr = edge_attr[:, None]
