@@ -107,7 +107,7 @@ def _transpose(
         return differentiable(*args[:which], value, *args[which + 1 :])
 
     zero = ad.instantiate_zeros(ad.Zero(args[which].aval))
-    _, pullback = jax.vjp(of_operand, zero)
+    pullback = jax.vjp(of_operand, zero)[1]
     (out,) = pullback(list(map(ad.instantiate_zeros, cotangents)))
     return [out if i == which else None for i in range(len(args))]
 
