@@ -100,8 +100,8 @@ class BatchNorm(nnx.BatchNorm):
         x, scale, bias = jnp.asarray(x), self.scale[...], self.bias[...]
         dtype = jnp.result_type(x.dtype, self.param_dtype) if self.dtype is None else self.dtype
         options = Options(self.epsilon, self.axis_name, jnp.dtype(dtype))
-        out, found = batch_norm(options, x, scale, bias, mask)
+        out, found, any_row = batch_norm(options, x, scale, bias, mask)
         for running, value in ((self.mean, found.mean), (self.var, found.variance)):
             kept = self.momentum * running[...] + (1 - self.momentum) * value
-            running[...] = jnp.where(found.found, kept, running[...]).astype(running[...].dtype)
+            running[...] = jnp.where(any_row, kept, running[...]).astype(running[...].dtype)
         return out

@@ -15,6 +15,7 @@ from jaxgnn._core.platform import kernels_available
 from jaxgnn.nn import LayerNorm
 from jaxgnn.ops._normalization.layer_norm import by_jax, layer_norm
 from tests.support.devices import two_devices
+from tests.support.norms import assert_maps_over_examples, assert_modules_agree, assert_near
 from tests.support.oracle import draw_array
 
 pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
@@ -35,12 +36,6 @@ def in_float64(x, scale, bias):
     x, scale, bias = (np.asarray(a, np.float64) for a in (x, scale, bias))
     centered = x - x.mean(axis=-1, keepdims=True)
     return centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + EPSILON) * scale + bias
-
-
-def assert_near(actual, expected, unit):
-    expected = np.asarray(expected, np.float64)
-    size = np.abs(expected).max(initial=1)
-    np.testing.assert_allclose(np.asarray(actual, np.float64), expected, atol=16 * unit * size)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,20 +91,8 @@ def test_rows_that_are_constant_far_from_zero_or_not_finite():
 
 def test_vmap_over_rows_and_parameters():
     x, scale, bias = operands((3, 5, 16), "float32")
-    scales = jnp.stack([scale, 2 * scale, -scale])
-
-    def f(x, scale):
-        out, pullback = jax.vjp(functools.partial(layer_norm, EPSILON), x, scale, bias)
-        return out, pullback(jnp.cos(out))
-
-    for axes, arguments in (((0, None), (x, scale)), ((None, 0), (x[0], scales)), (0, (x, scales))):
-        results = jax.jit(jax.vmap(f, axes))(*arguments)
-        for i in range(3):
-            alone = f(
-                x[i] if arguments[0] is x else x[0], arguments[1][i] if axes != (0, None) else scale
-            )
-            for one, other in zip(jax.tree.leaves(results), jax.tree.leaves(alone), strict=True):
-                np.testing.assert_allclose(one[i], other, rtol=1e-5, atol=1e-5)
+    norm = functools.partial(layer_norm, EPSILON)
+    assert_maps_over_examples(norm, x, scale, bias, rtol=1e-5)
 
 
 def test_rows_over_devices():
@@ -141,21 +124,7 @@ def test_the_module_is_flax_s(options, own):
     x = draw_array(np.random.default_rng(0), (3, 4, 24), "float32")
     options = {"dtype": own and jnp.dtype(own), "use_fast_variance": False, **options}
     modules = [kind(24, **options, rngs=nnx.Rngs(0)) for kind in (LayerNorm, nnx.LayerNorm)]
-    assert jax.tree.structure(nnx.state(modules[0])) == jax.tree.structure(nnx.state(modules[1]))
-
-    def both(module, x):
-        def loss(module, x):
-            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-                out = module(x)  # Flax's relies on both
-            return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
-
-        return nnx.grad(loss, argnums=(0, 1), has_aux=True)(module, x)
-
-    ours, theirs = (both(module, x) for module in modules)
-    unit = float(jnp.finfo(ours[1].dtype).eps)
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert one.dtype == other.dtype
-        assert_near(one, other, 2 * unit)
+    assert_modules_agree(*modules, x, units=2)
 
 
 def test_masks_and_other_axes_are_flax_s():

@@ -44,8 +44,6 @@ class Statistics(NamedTuple):
 
     mean: Float[Array, " features"]
     variance: Float[Array, " features"]
-    found: Bool[Array, ""] | bool
-    """Whether any row counts; if none does, the statistics are those of all."""
 
 
 def batch_norm(
@@ -54,8 +52,10 @@ def batch_norm(
     scale: Float[Array, " features"],
     bias: Float[Array, " features"],
     mask: Bool[Array, " rows"] | None,
-) -> tuple[Float[Array, "rows *batch features"], Statistics]:
-    """The normalized rows, and what they are normalized by, which has no derivative.
+) -> tuple[Float[Array, "rows *batch features"], Statistics, Bool[Array, ""] | bool]:
+    """The normalized rows, what they are normalized by, and whether any row counts.
+
+    If none does, the statistics are those of all. They have no derivative.
 
     Args:
         options: see there.
@@ -68,17 +68,18 @@ def batch_norm(
     if accumulation_dtype(x.dtype) != accumulator:
         rows = rows.astype(accumulator)
     rows = rows.reshape(-1, x.shape[-1])
+    any_row = True
     if mask is not None:
         mask = jnp.repeat(mask, rows.shape[0] // x.shape[0])
+        any_row = _of_all(options, mask.sum()) > 0
+        mask = mask | ~any_row
     found = _statistics(options, jax.lax.stop_gradient(rows), mask, _centered_sums)
-    if mask is not None:
-        mask = mask | ~jnp.asarray(found.found)
     fixed = mask, found.mean, jax.lax.rsqrt(found.variance + options.epsilon)
     if options.axis_name in (None, *jax.sharding.get_abstract_mesh().manual_axes):
         out = _batch_norm(options, None, fixed, rows, scale, bias)
     else:  # of examples of `vmap`: a linear map's transpose runs where their axis has no name
         out = by_jax(options, fixed, rows, scale, bias)
-    return out.reshape(x.shape), found
+    return out.reshape(x.shape), found, any_row
 
 
 def by_jax(options, fixed, x, scale, bias):
@@ -119,15 +120,12 @@ def _statistics(
     mask: Bool[Array, " rows"] | None,
     centered_sums: Any,
 ) -> Statistics:
-    """Mean and variance of the rows of a mask, in the accumulation dtype.
+    """Mean and variance of the rows of a mask that has some, in the accumulation dtype.
 
     A constant shift changes neither the variance nor its derivatives. That by the mean of a few
     rows leaves an offset of the order of the deviation, or less: the squares do not cancel, and no
     pass over all rows has to find the mean first.
     """
-    found = True if mask is None else _of_all(options, mask.sum()) > 0
-    if mask is not None:
-        mask = mask | ~jnp.asarray(found)
     # Rows over several devices are all counted: a few of them would have to be gathered.
     few = on_one_device(_few_rows, _all_rows, jax.lax.stop_gradient(x), mask)
     sums, rows = (_of_all(options, a) for a in few)
@@ -136,7 +134,7 @@ def _statistics(
     count = _count(options, x, mask)
     offset = sums / count
     variance = jnp.maximum(squares / count - jnp.square(offset), 0)
-    return Statistics(shift + offset, variance, found)
+    return Statistics(shift + offset, variance)
 
 
 def _centered_sums(
