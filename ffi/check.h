@@ -121,6 +121,14 @@ class Check {
   void drop_below(int64_t word) {
     that(word >= 0 && word < int64_t{1} << 32, "drop_below must be a 32-bit word");
   }
+  // Two sums over the rows of each column, and those of blocks of rows.
+  void two_sums(const AnyBuffer& sums, const AnyBuffer& partials, DataType type, int64_t width) {
+    matrix(sums, accumulator(type), 2, width,
+           "the sums must be [2, width] of the accumulation type");
+    matrix(partials, accumulator(type), dim(partials, 0), 2 * width,
+           "partials must be [blocks, 2 width] of the accumulation type");
+    that(dim(partials, 0) >= 1, "there must be a block");
+  }
   // The number of each edge in the graph's order.
   void permutation(const AnyBuffer& permutation, int64_t num_edges) {
     integers(permutation, "the permutation must be int32 or int64 [edges]");

@@ -148,11 +148,7 @@ Error maxk_normalized_gradient(Launch launch, AnyBuffer x, AnyBuffer scale, AnyB
   check.matrix(scale, accumulator(type), 1, width,
                "the scale must be [1, width] of the accumulation type");
   check.optional_matrix(key, xla::ffi::U32, 1, 2, "the key must be uint32 [1, 2]");
-  check.matrix(*sums, accumulator(type), 2, width,
-               "the sums must be [2, width] of the accumulation type");
-  check.matrix(*partials, accumulator(type), dim(*partials, 0), 2 * width,
-               "partials must be [blocks, 2 width] of the accumulation type");
-  check.that(dim(*partials, 0) >= 1, "there must be a block");
+  check.two_sums(*sums, *partials, type, width);
   check.drop_below(*drop_below);
   check_columns(check, launch, args.cbsr);
   if (check.failed()) return check.error();

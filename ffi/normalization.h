@@ -48,11 +48,7 @@ Error layer_norm_gradient(Launch launch, AnyBuffer x, AnyBuffer scale, AnyBuffer
   check.matrix(*dx, type, args.num_rows, args.width, "the gradient of x must be shaped like x");
   check.vector(scale, accumulator(type), args.width,
                "the scale must be [width] of the accumulation type");
-  check.matrix(*sums, accumulator(type), 2, args.width,
-               "the sums must be [2, width] of the accumulation type");
-  check.matrix(*partials, accumulator(type), args.num_blocks, 2 * args.width,
-               "partials must be [blocks, 2 width] of the accumulation type");
-  check.that(args.num_blocks >= 1, "there must be a block");
+  check.two_sums(*sums, *partials, type, args.width);
   if (check.failed()) return check.error();
   args.type = value_type(type);
   args.x = x.untyped_data();
@@ -84,11 +80,7 @@ Error centered_sums(Launch launch, AnyBuffer x, AnyBuffer shift, AnyBuffer gradi
   if (count(mask) > 0) {
     check.vector(mask, xla::ffi::PRED, args.num_rows, "the mask must be bool [rows], or absent");
   }
-  check.matrix(*sums, accumulator(type), 2, args.width,
-               "the sums must be [2, width] of the accumulation type");
-  check.matrix(*partials, accumulator(type), args.num_blocks, 2 * args.width,
-               "partials must be [blocks, 2 width] of the accumulation type");
-  check.that(args.num_blocks >= 1, "there must be a block");
+  check.two_sums(*sums, *partials, type, args.width);
   if (check.failed()) return check.error();
   args.type = value_type(type);
   args.x = x.untyped_data();
