@@ -56,9 +56,10 @@ def partition_arrays(
     splits = list(dataset.splits.values())
     for name in _MASKS:
         arrays[name] = np.stack([getattr(split, name) for split in splits], axis=1)
-    checksums = {"checksum": checksum(*arrays_before_masks(dataset))}
+    found = checksum(*arrays_before_masks(dataset))
+    checksums = {"checksum": found}
     if dataset.weights is not None:
-        checksums["weights_checksum"] = checksum(*arrays_before_masks(dataset, weights=True))
+        checksums["weights_checksum"] = checksum(dataset.weights, after=found)
     return (
         arrays,
         edge_arrays,

@@ -17,7 +17,7 @@ from jaxgnn.distributed import _partition_files as files
 from jaxgnn.distributed._arguments import check_axes, sent_bytes
 from jaxgnn.distributed._halo import Halo
 from jaxgnn.distributed._parts import Parts, Places, of_own_edges, place_nodes, rank
-from jaxgnn.distributed._placement import own_parts, place_parts, to_host
+from jaxgnn.distributed._placement import own_parts, place_parts, take_known, to_host
 from jaxgnn.distributed._shard import NodeCounts, in_parts, part_cost
 from jaxgnn.distributed._sharded_graph import ShardedGraph
 
@@ -174,7 +174,8 @@ def load_sharded(
     for name in manifest["edge_arrays"]:
         of_own = [found[name] for *_, found in read]
         if of_own[0].dtype.kind not in "SU":
-            arrays[name] = put(np.stack([*map(_at_places, of_own, of_places)]), by_rows)
+            placed_rows = [take_known(*pair, 0) for pair in zip(of_own, of_places, strict=True)]
+            arrays[name] = put(np.stack(placed_rows), by_rows)
     return graph, arrays
 
 
@@ -279,11 +280,6 @@ def _numbered(
         numbers.append(np.append(number, -1)[order])
         repeated.append(np.append(follows, False)[order])
     return parts._replace(edge_of_place=np.stack(numbers)), np.stack(repeated)
-
-
-def _at_places(values: np.ndarray, edge_of_place: Int[np.ndarray, " edges"]) -> np.ndarray:
-    """Edges' data by place, 0 for padding."""
-    return np.append(values, np.zeros((1, *values.shape[1:]), values.dtype), 0)[edge_of_place]
 
 
 def _padded(values: np.ndarray, rows: int) -> np.ndarray:

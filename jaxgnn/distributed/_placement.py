@@ -87,12 +87,12 @@ def take(x: Any, places: Int[Array, " places"], fill: Any) -> Any:
         return _take_traced(x, places, fill)
     x = to_host(x)
     if places.is_fully_addressable or places.is_fully_replicated:
-        return _take_known(x, np.asarray(places), fill)
+        return take_known(x, np.asarray(places), fill)
     return jax.make_array_from_single_device_arrays(
         (places.shape[0], *x.shape[1:]),
         places.sharding,
         [
-            jax.device_put(_take_known(x, np.asarray(own.data), fill), own.device)
+            jax.device_put(take_known(x, np.asarray(own.data), fill), own.device)
             for own in places.addressable_shards
         ],
     )
@@ -123,7 +123,8 @@ def _take_traced(x: Any, places: Any, fill: Any) -> Array:
     return jnp.where(mask, x[jnp.maximum(places, 0)], jnp.asarray(fill, x.dtype))
 
 
-def _take_known(x: np.ndarray, row: np.ndarray, fill: Any) -> np.ndarray:
+def take_known(x: np.ndarray, row: np.ndarray, fill: Any) -> np.ndarray:
+    """`take` on the host."""
     out = np.full((row.size, *x.shape[1:]), fill, x.dtype)
     out[row >= 0] = x[row[row >= 0]]
     return out

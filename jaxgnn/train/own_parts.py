@@ -109,9 +109,7 @@ def load_own_parts(config: TrainConfig) -> tuple[NodeDataset, OwnParts] | None:
         weights = _checked(config, arrays, "weights", 1, "one an edge")
         check_degrees_of_parts(config, graph, weights, printable(dataset.name))
         weights = weights.astype(accumulation_dtype(config.dtype))
-    own = OwnParts(
-        graph, features.astype(config.dtype), weights, has_weights(config.dataset), checksum
-    )
+    own = OwnParts(graph, features.astype(config.dtype), weights, "weights" in arrays, checksum)
     return dataset, own
 
 

@@ -35,11 +35,9 @@ def losses(directory):
 
 @pytest.fixture
 def folder(tmp_path):
-    dataset = toy()
-    split = distributed.partition(dataset.graph, 4, edge_balance=2)
-    arrays, _, data = partition_arrays(dataset)
-    split.save(tmp_path / "parts", dataset.graph, arrays, data=data)
-    return dataset, tmp_path / "parts"
+    dataset, path = toy(), tmp_path / "parts"
+    save_parts(dataset, path)
+    return dataset, path
 
 
 def weighted():
@@ -53,8 +51,8 @@ def weighted():
     return dataclasses.replace(toy(), graph=graph, weights=np.asarray(weights))
 
 
-def save_parts(dataset, path):
-    split = distributed.partition(dataset.graph, 4, edge_balance=2)
+def save_parts(dataset, path, parts=4):
+    split = distributed.partition(dataset.graph, parts, edge_balance=2)
     arrays, edge_arrays, data = partition_arrays(dataset)
     split.save(path, dataset.graph, arrays, edge_arrays=edge_arrays, data=data)
     return str(path)
@@ -228,9 +226,7 @@ def test_what_is_refused(folder, tmp_path):
         with pytest.raises(ConfigError, match=r"--devices: .*sharded"):
             run(refused, dataset=dataset)
     assert not (tmp_path / "run").exists()
-    split = distributed.partition(dataset.graph, 3, edge_balance=2)
-    arrays, _, data = partition_arrays(dataset)
-    split.save(tmp_path / "three", dataset.graph, arrays, data=data)
+    save_parts(dataset, tmp_path / "three", 3)
     with pytest.raises(ConfigError, match="expected a divisor of the 3 parts, got 2"):
         run(dataclasses.replace(config, dataset=str(tmp_path / "three"), devices="2"))
     manifest = tmp_path / "three" / "manifest.json"
