@@ -21,7 +21,6 @@ from jaxgnn._core.custom_jvp import custom_jvp
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.ops._core import checks, dropout_mask
-from jaxgnn.ops._core.normalize import normalize
 from jaxgnn.ops._core.sparse_rows import (
     MAX_WIDTH,
     SparseRows,
@@ -154,8 +153,7 @@ def maxk(
     Args:
         x: rows of at most 4,096 columns, and any number of leading axes.
         k: entries to keep, from 1 to the width.
-        norm_epsilon: normalize each row (`nnx.LayerNorm`), with this added to its variance. On a
-            GPU JAX normalizes, unless `impl` is `"kernel"`.
+        norm_epsilon: normalize each row (`nnx.LayerNorm`), with this added to its variance.
         norm_scale: multiplies each normalized row, `[width]`, of any floating dtype.
         bias: added to each row, `[width]`, of any floating dtype.
         dropout_rate: share of the entries dropped, at least 0 and below 1.
@@ -225,13 +223,9 @@ def maxk(
         with config.use(impl=impl):
             if scale is None or bias is None:
                 selected = rules.select(k, drop_below, rows, bias, philox_key)
-            elif impl == "kernel" or jax.default_backend() == "cpu":
+            else:
                 static = normalized.Selection(k, drop_below, epsilon)
                 selected = normalized.select(static, rows, scale, bias, philox_key)
-            else:
-                # The CUDA kernels of normalized rows are not timed yet.
-                z = normalize(epsilon, rows, scale) + bias[None, :]
-                selected = rules.select(k, drop_below, z.astype(x.dtype), None, philox_key)
     values, indices = selected
     if active is not None:
         values = _keep_active(values, _active_argument(active, k))
