@@ -43,11 +43,10 @@ struct Tiling {
   static constexpr int kShared = kStages * (X::kBytes + G::kBytes);
 };
 
-// T[rows, features]. A thread copies 16, 8 or 4 bytes at once, as the rows are aligned.
+// T[rows, features].
 struct Operand {
   const char* data;
   int64_t row_bytes;
-  int copy_bytes;
 };
 
 struct Params {
@@ -61,34 +60,41 @@ struct Params {
   float* partials;  // [num_blocks, in_features, out_features]
 };
 
-// Copies a stage of an operand; zeros beyond the `rows` that are left, and `bytes` of each.
-template <int kCopy, typename S, int kThreads>
-__device__ inline void copy_rows(unsigned to, const char* from, int64_t row_bytes, int rows,
-                                 int bytes) {
-  constexpr int kPieces = S::kRowBytes / kCopy;  // of a row
-  static_assert(S::kRows * kPieces % kThreads == 0);
+// A thread's share of the copies of an operand's stages, kCopy bytes each: the same bytes of rows
+// kAtOnce apart, so that a stage's places are those of the one before and a distance.
+template <typename S, int kCopy, int kThreads>
+class Copies {
+ public:
+  // Of the features from `begin` bytes on, from row `first` on.
+  __device__ Copies(const Operand& operand, int64_t first, int64_t begin)
+      : row_(static_cast<int>(threadIdx.x) / kPieces),
+        there_(at() < operand.row_bytes - begin),
+        to_(row_ * S::kDistance + at()),
+        between_(operand.row_bytes * kAtOnce),
+        from_(operand.data + (first + row_) * operand.row_bytes + begin + at()) {}
+
+  // Copies the next stage; zeros beyond the `rows` that are left, and the features that there are.
+  __device__ void stage(unsigned to, int rows) {
 #pragma unroll
-  for (int i = 0; i < S::kRows * kPieces / kThreads; ++i) {
-    const int piece = i * kThreads + static_cast<int>(threadIdx.x);
-    const int row = piece / kPieces, at = piece % kPieces * kCopy;
-    const bool there = row < rows && at < bytes;
-    copy_or_zeros<kCopy>(to + row * S::kDistance + at, there ? from + row * row_bytes + at : from,
-                         there);
+    for (int i = 0; i < S::kRows / kAtOnce; ++i) {
+      copy_or_zeros<kCopy>(to + to_ + i * kAtOnce * S::kDistance, from_,
+                           there_ && row_ + i * kAtOnce < rows);
+      from_ += between_;
+    }
   }
-}
-template <typename S, int kThreads>
-__device__ inline void copy_rows(unsigned to, const Operand& operand, int64_t first, int64_t begin,
-                                 int rows) {
-  const char* from = operand.data + first * operand.row_bytes + begin;
-  const int bytes = static_cast<int>(min(operand.row_bytes - begin, int64_t{S::kRowBytes}));
-  if (operand.copy_bytes == 16) {
-    copy_rows<16, S, kThreads>(to, from, operand.row_bytes, rows, bytes);
-  } else if (operand.copy_bytes == 8) {
-    copy_rows<8, S, kThreads>(to, from, operand.row_bytes, rows, bytes);
-  } else {
-    copy_rows<4, S, kThreads>(to, from, operand.row_bytes, rows, bytes);
-  }
-}
+
+ private:
+  static constexpr int kPieces = S::kRowBytes / kCopy;  // of a row
+  static constexpr int kAtOnce = kThreads / kPieces;    // rows
+  static_assert(kThreads % kPieces == 0 && S::kRows % kAtOnce == 0);
+  static __device__ int at() { return static_cast<int>(threadIdx.x) % kPieces * kCopy; }
+
+  int row_;
+  bool there_;
+  unsigned to_;
+  int64_t between_;
+  const char* from_;  // not read where nothing is there
+};
 
 __device__ inline uint32_t round_to_tf32(uint32_t bits) {
   uint32_t rounded;
@@ -117,7 +123,7 @@ __device__ inline void load_fragment(uint32_t (&to)[4], unsigned at, Tag<T>) {
   load_transposed(to, at + row * S::kDistance + feature * S::kSize);
 }
 
-template <typename T>
+template <typename T, int kCopy>
 __global__ void __launch_bounds__(Tiling<T>::kThreads, kBlocks) sum_products(const Params p) {
   using Tile = Tiling<T>;
   using X = typename Tile::X;
@@ -134,13 +140,15 @@ __global__ void __launch_bounds__(Tiling<T>::kThreads, kBlocks) sum_products(con
   const int64_t end = p.num_rows * (block + 1) / p.num_blocks;
   const int steps = static_cast<int>((end - begin + X::kRows - 1) / X::kRows);
 
+  Copies<X, kCopy, Tile::kThreads> x(p.x, begin, down * X::kSize);
+  Copies<G, kCopy, Tile::kThreads> g(p.g, begin, across * G::kSize);
+  const int num_rows = static_cast<int>(end - begin);
   const auto stage = [&](int step) {
     if (step < steps) {
       const unsigned to = base + step % kStages * (X::kBytes + G::kBytes);
-      const int64_t first = begin + int64_t(step) * X::kRows;
-      const int rows = static_cast<int>(min(end - first, int64_t{X::kRows}));
-      copy_rows<X, Tile::kThreads>(to, p.x, first, down * X::kSize, rows);
-      copy_rows<G, Tile::kThreads>(to + X::kBytes, p.g, first, across * G::kSize, rows);
+      const int rows = num_rows - step * X::kRows;
+      x.stage(to, rows);
+      g.stage(to + X::kBytes, rows);
     }
     commit();
   };
@@ -207,9 +215,23 @@ __global__ void __launch_bounds__(kSumThreads)
   out[i] = narrow<T, float>(sum);
 }
 
-Operand operand_of(const void* data, int64_t row_bytes) {
-  const int64_t bits = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) | row_bytes;
-  return {static_cast<const char*>(data), row_bytes, bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4};
+// What the places and lengths of an operand's rows are multiples of.
+int64_t alignment_of(const void* data, int64_t row_bytes) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) | row_bytes;
+}
+
+// f(kernel) with the one that copies as many bytes at once as the rows allow, or to load with each.
+template <typename T, typename F>
+cudaError_t with_copies(const Launch& launch, int64_t alignment, F f) {
+  if (launch.load || alignment % 16 == 0) {
+    JAXGNN_TRY(f(sum_products<T, 16>));
+    if (!launch.load) return cudaSuccess;
+  }
+  if (launch.load || alignment % 8 == 0) {
+    JAXGNN_TRY(f(sum_products<T, 8>));
+    if (!launch.load) return cudaSuccess;
+  }
+  return f(sum_products<T, 4>);
 }
 
 }  // namespace
@@ -223,8 +245,9 @@ cudaError_t launch_weight_gradient(const WeightGradientArgs& args, const Launch&
     constexpr int64_t kSize = sizeof(T);
     const unsigned down = blocks_of(args.in_features, Tile::kXFeatures);
     const unsigned across = blocks_of(args.out_features, Tile::kGFeatures);
-    const Params p{operand_of(args.x, args.in_features * kSize),
-                   operand_of(args.g, args.out_features * kSize),
+    const int64_t x_bytes = args.in_features * kSize, g_bytes = args.out_features * kSize;
+    const Params p{{static_cast<const char*>(args.x), x_bytes},
+                   {static_cast<const char*>(args.g), g_bytes},
                    args.num_rows,
                    args.in_features,
                    args.out_features,
@@ -234,8 +257,11 @@ cudaError_t launch_weight_gradient(const WeightGradientArgs& args, const Launch&
                    static_cast<float*>(args.partials)};
     const unsigned grid = p.tiles * static_cast<unsigned>(args.num_blocks);
     static_assert(Tile::kShared <= kMostShared);
-    JAXGNN_TRY(launch_large_kernel<kMostShared>(launch, sum_products<T>, grid, Tile::kThreads,
-                                                Tile::kShared, p));
+    const int64_t alignment = alignment_of(args.x, x_bytes) | alignment_of(args.g, g_bytes);
+    JAXGNN_TRY(with_copies<T>(launch, alignment, [&](auto kernel) {
+      return launch_large_kernel<kMostShared>(launch, kernel, grid, Tile::kThreads, Tile::kShared,
+                                              p);
+    }));
     return launch_kernel(launch, add_blocks<T>, blocks_of(size, kSumThreads), kSumThreads, 0,
                          static_cast<const float*>(args.partials), static_cast<T*>(args.out), size,
                          args.num_blocks);
