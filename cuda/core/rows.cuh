@@ -112,15 +112,23 @@ __device__ inline float unpack(const Vector<__half, V>& vector, int i) {
       __ushort_as_half(static_cast<unsigned short>(i % 2 == 0 ? word : word >> 16)));
 }
 
+// The values rounded to T.
+template <typename T, int V, typename A>
+__device__ inline Vector<T, V> pack(const A (&values)[V]) {
+  union {
+    Vector<T, V> vector;
+    T v[V];
+  } packed;
+#pragma unroll
+  for (int i = 0; i < V; ++i) packed.v[i] = narrow<T, A>(values[i]);
+  return packed.vector;
+}
+
+// To global memory.
 template <typename T, int V, typename A>
 __device__ inline void store_vector(T* address, const A (&values)[V]) {
-  union {
-    typename Word<sizeof(T) * V>::type word;
-    T v[V];
-  } vector;
-#pragma unroll
-  for (int i = 0; i < V; ++i) vector.v[i] = narrow<T, A>(values[i]);
-  __stcs(reinterpret_cast<decltype(vector.word)*>(address), vector.word);
+  auto word = pack<T>(values).word;
+  __stcs(reinterpret_cast<decltype(word)*>(address), word);
 }
 
 // A range of edges for one worker (a warp, or a group of its lanes): a whole short row, or one

@@ -16,7 +16,8 @@ bool columns_in_range(const Cbsr&, const Launch&) { return true; }
 namespace {
 
 // Scratch memory of a forward product: the range, with `words` a word for each entry, the size of
-// each CBSR row, and with `flags` a flag for each row.
+// each CBSR row, and with `flags` a flag for each row; with `bounds` two numbers for each row and a
+// byte for each CBSR row.
 constexpr int64_t kRangeWords = 8;
 
 struct Scratch {
@@ -24,16 +25,27 @@ struct Scratch {
   uint32_t* words = nullptr;
   float* sizes = nullptr;
   uint32_t* flags = nullptr;
+  float* bounds = nullptr;
+  uint8_t* size_codes = nullptr;
 };
 
-Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t sizes, int64_t flags) {
-  check.vector(buffer, xla::ffi::U32, kRangeWords + words + sizes + flags,
-               "scratch must be uint32 [8 + words + records + flags]");
+Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t sizes, int64_t flags,
+                int64_t bounds = 0) {
+  const int64_t codes = bounds > 0 ? (sizes + 3) / 4 : 0;
+  check.vector(buffer, xla::ffi::U32, kRangeWords + words + sizes + flags + 2 * bounds + codes,
+               "scratch must be uint32 [8 + words + records + flags + bounds]");
   if (check.failed()) return {};
-  uint32_t* const data = static_cast<uint32_t*>(buffer.untyped_data());
-  uint32_t* const entries = data + kRangeWords;
-  return {data, words == 0 ? nullptr : entries, reinterpret_cast<float*>(entries + words),
-          entries + words + sizes};
+  Scratch parts;
+  parts.range = static_cast<uint32_t*>(buffer.untyped_data());
+  uint32_t* const entries = parts.range + kRangeWords;
+  if (words > 0) parts.words = entries;
+  parts.sizes = reinterpret_cast<float*>(entries + words);
+  parts.flags = entries + words + sizes;
+  if (bounds > 0) {
+    parts.bounds = reinterpret_cast<float*>(parts.flags + flags);
+    parts.size_codes = reinterpret_cast<uint8_t*>(parts.bounds + 2 * bounds);
+  }
+  return parts;
 }
 
 RangeArgs range_of(Type type, const void* values, int64_t rows, int64_t width, uint32_t* range) {
@@ -50,6 +62,7 @@ RangeArgs range_of(const MaxkProductArgs& args, const Scratch& scratch, int64_t 
   const Cbsr& cbsr = args.cbsr;
   RangeArgs range = range_of(args.type, cbsr.values, cbsr.num_rows, cbsr.k, scratch.range);
   range.sizes = scratch.sizes;
+  range.size_codes = scratch.size_codes;
   range.flags = scratch.flags;
   range.num_flags = flags;
   return range;
@@ -125,7 +138,7 @@ ForwardWindows take_forward(Check& check, const AnyBuffer& row_offsets, const An
   check.that(!packed || args.k % 4 == 0, "words need a k that is a multiple of 4");
   // With weights, the sum of each row's beside its flag.
   parts = lay_out(check, scratch, packed ? count(values) : 0, args.num_senders,
-                  weighted ? 2 * receivers : receivers);
+                  weighted ? 2 * receivers : receivers, weighted ? 0 : receivers);
   check.that(partials.element_type() == xla::ffi::F32 && rank(partials) == 3 &&
                  dim(partials, 1) == from.window_rows() && dim(partials, 2) == args.width,
              "partials must be float32 [places, receivers, width]");
@@ -136,9 +149,12 @@ ForwardWindows take_forward(Check& check, const AnyBuffer& row_offsets, const An
   args.words = parts.words;
   args.dense = rows.out;
   args.partials = static_cast<float*>(data_or_null(partials));
-  args.range = rows.range = parts.range;
+  rows.range = args.range = parts.range;
   args.sizes = rows.sizes = parts.sizes;
   args.flags = rows.flags = parts.flags;
+  args.size_codes = parts.size_codes;
+  args.row_bounds = parts.bounds;
+  args.row_least = weighted ? nullptr : parts.bounds + receivers;
   return forward;
 }
 
@@ -161,7 +177,9 @@ Error maxk_spmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer co
                    *packed != 0, *reduce, false);
   if (check.failed()) return check.error();
   cudaError_t error = launch_range_of(forward, launch);
-  if (error == cudaSuccess) error = launch_maxk_spmm_windows(forward.args, launch);
+  if (error == cudaSuccess) {
+    error = launch_maxk_spmm_windows(forward.args, forward.rows.rows, launch);
+  }
   if (error == cudaSuccess) error = launch_maxk_spmm(forward.rows, launch);
   return finish(check, error);
 }
@@ -256,12 +274,24 @@ MaxkWindowsArgs take_backward(Check& check, const WindowOperands& from, const An
   return args;
 }
 
-Error maxk_sspmm_windows(StreamLaunch launch, AnyBuffer window_rows, AnyBuffer window_parts,
-                         AnyBuffer window_senders, AnyBuffer window_masks, AnyBuffer dense,
-                         AnyBuffer indices, Result out, Result sums) {
+// The offsets of the rows of `dense` of a mean, which it divides by; a sum has none.
+void take_degrees(Check& check, const AnyBuffer& row_offsets, const AnyBuffer& dense,
+                  MaxkWindowsArgs& args) {
+  check.integers(row_offsets, "row_offsets must be int32 or int64 [rows + 1]");
+  args.mean = count(row_offsets) > 0;
+  check.that(!args.mean || count(row_offsets) == dim(dense, 0) + 1,
+             "row_offsets must have an element more than the dense operand has rows, or none");
+  args.row_offsets = row_offsets.untyped_data();
+  args.wide_offsets = is_wide(row_offsets);
+}
+
+Error maxk_sspmm_windows(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer window_rows,
+                         AnyBuffer window_parts, AnyBuffer window_senders, AnyBuffer window_masks,
+                         AnyBuffer dense, AnyBuffer indices, Result out, Result sums) {
   Check check("jaxgnn_maxk_sspmm_windows");
   MaxkWindowsArgs args = take_backward(
       check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
+  take_degrees(check, row_offsets, dense, args);
   float* const target = take_sums(check, *out, *sums);
   if (check.failed()) return check.error();
   args.sums = target;
@@ -270,13 +300,14 @@ Error maxk_sspmm_windows(StreamLaunch launch, AnyBuffer window_rows, AnyBuffer w
   return finish(check, error);
 }
 
-Error maxk_sspmm_windows_weighted(StreamLaunch launch, AnyBuffer window_rows,
+Error maxk_sspmm_windows_weighted(StreamLaunch launch, AnyBuffer row_offsets, AnyBuffer window_rows,
                                   AnyBuffer window_parts, AnyBuffer window_senders,
                                   AnyBuffer window_masks, AnyBuffer slots, AnyBuffer slot_weights,
                                   AnyBuffer dense, AnyBuffer indices, Result out, Result sums) {
   Check check("jaxgnn_maxk_sspmm_windows_weighted");
   MaxkWindowsArgs args = take_backward(
       check, {window_rows, window_parts, window_senders, window_masks}, dense, indices, *out);
+  take_degrees(check, row_offsets, dense, args);
   take_slots(check, slots, slot_weights, args, dim(window_rows, 0));
   float* const target = take_sums(check, *out, *sums);
   if (check.failed()) return check.error();
@@ -332,7 +363,7 @@ cudaError_t load_kernels(const Launch& load) {
   JAXGNN_TRY(launch_cbsr_scatter({}, load));
   JAXGNN_TRY(launch_range({}, load));
   JAXGNN_TRY(launch_maxk_spmm({}, load));
-  JAXGNN_TRY(launch_maxk_spmm_windows({}, load));
+  JAXGNN_TRY(launch_maxk_spmm_windows({}, {}, load));
   JAXGNN_TRY(launch_maxk_spmm_windows_weighted({}, 0, load));
   JAXGNN_TRY(launch_maxk_sspmm({}, load));
   JAXGNN_TRY(launch_maxk_sspmm_scatter({}, load));

@@ -24,6 +24,8 @@ namespace jaxgnn::maxk {
 // smallest that is not 0 (so that both are found by atomicMax from 0).
 constexpr int kRangeLargest = 0;
 constexpr int kRangeSmallestComplement = 1;
+// Not 0 where a CBSR row is small for a row that is summed in its own bound.
+constexpr int kRangeSmall = 2;
 
 // Bits of a NaN, and above those of every magnitude: the smallest of no CBSR rows.
 constexpr unsigned kNoSize = 0x7fffffffu;
@@ -34,6 +36,23 @@ __device__ inline int exponent_of(uint32_t bits) { return static_cast<int>(bits 
 __device__ inline bool has_scale(const uint32_t* range) {
   const int exponent = exponent_of(range[kRangeLargest]);
   return exponent > -64 && exponent < 64;
+}
+
+// A size in a byte, which the L1 cache has room for: its exponent and the first bit of its
+// mantissa. 0 is 0, and 1 also what is below 2^-64, far smaller than any row that has_scale lets
+// through.
+constexpr int kSizeCodes = 2 * (127 - 64);
+
+__device__ inline unsigned char size_code(uint32_t bits) {
+  if (bits == 0) return 0;
+  return static_cast<unsigned char>(min(max(static_cast<int>(bits >> 22) - kSizeCodes, 1), 255));
+}
+// The bounds of a size, of a code that is not 0.
+__device__ inline float least_of_code(int code) {
+  return code == 1 ? 0.0f : __uint_as_float(static_cast<uint32_t>(code + kSizeCodes) << 22);
+}
+__device__ inline float most_of_code(int code) {
+  return __uint_as_float(static_cast<uint32_t>(code + kSizeCodes + 1) << 22);
 }
 
 // The largest ratio of the sizes of similar CBSR rows, as a power of two.

@@ -34,6 +34,7 @@ struct RangeArgs {
   int64_t width;
   uint32_t* range;      // [2]
   float* sizes;         // [num_rows], or null
+  uint8_t* size_codes;  // [num_rows], with sizes, or null; see fixed_point.cuh
   const void* columns;  // [num_rows, width], with words; see launch_range
   uint32_t* words;      // [num_rows, width], or null; then the width is a multiple of 4
   uint32_t* flags;      // [num_flags]

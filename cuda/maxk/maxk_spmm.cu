@@ -170,6 +170,7 @@ __global__ void __launch_bounds__(256) find_range(const RangeArgs args) {
     }
     if (args.sizes != nullptr && threadIdx.x % kLanes == 0) {
       args.sizes[row] = __uint_as_float(bits);
+      if (args.size_codes != nullptr) args.size_codes[row] = size_code(bits);
     }
     largest = max(largest, bits);
     if (bits > 0) complement = max(complement, ~bits);
@@ -280,7 +281,7 @@ cudaError_t launch_maxk_spmm(const MaxkSpmmArgs& args, const Launch& launch) {
 cudaError_t launch_range(const RangeArgs& args, const Launch& launch, bool wide_columns) {
   const int64_t rows = std::max(args.num_rows, args.num_flags);
   if (!launch.load) {
-    JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 2 * sizeof(uint32_t), launch.stream));
+    JAXGNN_TRY(cudaMemsetAsync(args.range, 0, 3 * sizeof(uint32_t), launch.stream));
     if (rows == 0) return cudaSuccess;
   }
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((rows + 31) / 32, 1056));

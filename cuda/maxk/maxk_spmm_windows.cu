@@ -7,29 +7,90 @@
 namespace jaxgnn::maxk {
 namespace {
 
-// For similar CBSR rows, or for dissimilar ones: each kernel returns at once if the other one
-// applies. Two kernels give the first one its own register allocation: in a single kernel ptxas
-// delayed the load of the next CBSR row until after later loads.
-template <typename T, typename I, typename S, bool kWords, bool kAlike>
+// A column that is read once, so that it takes no place in the L1 cache from what is read again.
+__device__ inline int64_t load_column_once(const Rows& rows, int64_t e) {
+  if (rows.wide_columns) return __ldcs(static_cast<const long long*>(rows.columns) + e);
+  int column;
+  asm("ld.global.nc.L1::no_allocate.s32 %0, [%1];"
+      : "=r"(column)
+      : "l"(static_cast<const int32_t*>(rows.columns) + e));
+  return column;
+}
+
+// Rows that a warp bounds, one after the other.
+constexpr int kBoundedRows = 4;
+
+// Where CBSR rows differ in size: for each row a bound on its sums and the size below which a CBSR
+// row is small for it, which is negative if there is one. 16-bit types flag such rows.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    bound_rows(const Rows rows, const uint8_t* codes, uint32_t* range, float* bounds, float* leasts,
+               uint32_t* flags) {
+  if (!has_scale(range) || rows_alike<T>(range)) return;
+  const int64_t warp = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  const int64_t end = min((warp + 1) * kBoundedRows, rows.num_rows);
+  for (int64_t row = warp * kBoundedRows; row < end; ++row) {
+    const int64_t first = load_offset(rows, row), count = load_offset(rows, row + 1) - first;
+    float sum = 0.0f;
+    int smallest = 256;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
+      const int code = __ldg(codes + load_column_once(rows, first + i));
+      if (code > 0) {
+        sum += most_of_code(code);
+        smallest = min(smallest, code);
+      }
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
+    smallest = __reduce_min_sync(kFullWarp, smallest);
+    if (threadIdx.x % 32 != 0) continue;
+    const float bound = round_up(sum, count);
+    const float least = least_size<T>(bound, static_cast<int>(min(count, int64_t{1} << 30)));
+    const bool has_small = smallest < 256 && least_of_code(smallest) < least;
+    bounds[row] = bound;
+    leasts[row] = has_small ? -least : least;
+    if (has_small) *(kListsSmall<T> ? range + kRangeSmall : flags + row) = 1;
+  }
+}
+
+// The scales of a part's sums: one for all rows, where CBSR rows are alike; or each row's own; or
+// that where some are small for a row, which are listed. Each kernel returns where another one
+// applies. Several kernels give the first ones their own register allocation: in a single kernel
+// ptxas delayed the load of the next CBSR row until after later loads.
+enum class Scaling { kCommon, kOwn, kListed };
+
+template <typename T, typename I, typename S, bool kWords, Scaling kScaling>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     forward(const WindowParams<T, I> p) {
-  if (!has_scale(p.range) || rows_alike<T>(p.range) != kAlike) return;
+  if (!has_scale(p.range)) return;
+  const bool alike = rows_alike<T>(p.range);
+  if (kOneScale<T> && alike != (kScaling == Scaling::kCommon)) return;
+  const bool some_small = kListsSmall<T> && p.range[kRangeSmall] != 0;
+  if (kScaling == Scaling::kListed && !some_small) return;
   extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
   __shared__ Scales scales;
-  __shared__ std::conditional_t<kAlike, int, Differing> differing;
+  __shared__ std::conditional_t<kScaling == Scaling::kListed, Differing, int> differing;
   const Part part = load_part(p.windows, blockIdx.x);
+  bool has_small = false;
   if (const int r = threadIdx.x; r < kWindowRows) {
     const int row = receiver_if_any(p, part, r);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
     const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
-    scales.scale[r] = fixed_scale(kAlike ? common_bound(p.range, n) : 0.0f, n);
+    float bound = common_bound(p.range, n), least = 0.0f;
+    if (kScaling != Scaling::kCommon && !alike && n > 0) {
+      bound = p.row_bounds[row];
+      least = p.row_least[row];
+      has_small = least < 0.0f;
+    }
+    scales.scale[r] = fixed_scale(bound, n);
     const int most = __reduce_max_sync(kFullWarp, n);
     if (r % 32 == 0) scales.most[r / 32] = most;
-    if constexpr (!kAlike) differing.clear(r, n);
+    if constexpr (kScaling == Scaling::kListed) differing.set(r, n, fabsf(least));
   }
+  if (some_small && __syncthreads_or(has_small) != (kScaling == Scaling::kListed)) return;
   clear_sums(sums, p.rows(), p.width);
   __syncthreads();
-  if constexpr (!kAlike) bound_rows(p, part, differing, scales);
 
   using CbsrRow = std::conditional_t<kWords, Words<I>, Values<T, I, S::kPer>>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
@@ -45,7 +106,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     }
   };
   const auto load = [&](int sender, int c) { return CbsrRow::load(p, sender, c); };
-  if constexpr (kAlike && kOneScale<T>) {
+  if constexpr (kScaling == Scaling::kCommon) {
     const int n = max(scales.most[0], scales.most[1]);
     const float scale = fixed_scale(common_bound(p.range, n), n);
     if (threadIdx.x < kWindowRows) scales.scale[threadIdx.x] = scale;
@@ -60,7 +121,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
         for (int i = 0; i < S::kPer; ++i) add_shared(terms.address[i] + offset, term[i]);
       });
     });
-  } else if constexpr (kAlike || !kListsSmall<T>) {
+  } else if constexpr (kScaling == Scaling::kOwn) {
     over_entries(load, [&](const CbsrRow& cbsr_row, uint2 mask, int, int) {
       const Terms<S::kPer> terms(cbsr_row, base);
       over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
@@ -108,28 +169,35 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       }
     }
   }
-  if constexpr (kListsSmall<T> && !kAlike) {
+  if constexpr (kScaling == Scaling::kListed) {
     if (differing.small.count > 0) add_small<S, CbsrRow>(p, part, sums, differing, scales);
   }
 }
 
-// Calls f(kernel) with each of the two; words are read four at a time.
+// Calls f(kernel) with both that the type has; words are read four at a time.
+template <typename T, typename I, typename S, bool kWords, typename F>
+cudaError_t with_both(F f) {
+  constexpr Scaling kOther = kOneScale<T> ? Scaling::kCommon : Scaling::kListed;
+  static_assert(kOneScale<T> != kListsSmall<T>);
+  JAXGNN_TRY(f(forward<T, I, S, kWords, Scaling::kOwn>));
+  return f(forward<T, I, S, kWords, kOther>);
+}
+
 template <typename T, typename I, typename S, typename F>
 cudaError_t with_forward(const Launch& launch, bool words, F f) {
   if constexpr (kReadsWords<T, I, S>) {
     if (launch.load || words) {
-      JAXGNN_TRY(f(forward<T, I, S, true, true>));
-      JAXGNN_TRY(f(forward<T, I, S, true, false>));
+      JAXGNN_TRY((with_both<T, I, S, true>(f)));
       if (!launch.load) return cudaSuccess;
     }
   }
-  JAXGNN_TRY(f(forward<T, I, S, false, true>));
-  return f(forward<T, I, S, false, false>);
+  return with_both<T, I, S, false>(f);
 }
 
 }  // namespace
 
-cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch) {
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Rows& rows,
+                                     const Launch& launch) {
   const int parts = args.windows.num_parts;
   if (!launch.load && parts == 0) return cudaSuccess;
   return with_windows(launch, args, [&](auto tag, auto index) {
@@ -137,6 +205,9 @@ cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& 
     using I = typename decltype(index)::type;
     const WindowParams<T, I> p = params<T, I>(args);
     const size_t bytes = window_bytes(args, sizeof(int));
+    JAXGNN_TRY(launch_kernel(launch, bound_rows<T>, blocks_of(rows.num_rows, 8 * kBoundedRows), 256,
+                             0, rows, args.size_codes, args.range, args.row_bounds, args.row_least,
+                             args.flags));
     JAXGNN_TRY(with_window_share<I>(launch, args.k, [&](auto share) {
       return with_forward<T, I, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
         return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);

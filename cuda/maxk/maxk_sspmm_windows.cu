@@ -26,8 +26,15 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     const int row = p.windows.rows[part.window * p.rows() + r];
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const Vector<T, 4> vector = load_vector<T, 4>(p.dense + int64_t(row) * p.width + f);
-      *reinterpret_cast<decltype(Vector<T, 4>::word)*>(dense + r * p.width + f) = vector.word;
+      Vector<T, 4> vector = load_vector<T, 4>(p.dense + int64_t(row) * p.width + f);
+      if (p.mean) {
+        float features[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) features[i] = unpack(vector, i);
+        divide_by_degree(p, row, features);
+        vector = pack<T>(features);
+      }
+      *reinterpret_cast<decltype(vector.word)*>(dense + r * p.width + f) = vector.word;
     }
   }
   __syncthreads();

@@ -49,7 +49,28 @@ struct WindowParams : WindowSize<I> {
   const float* weights;
   const float* weight_sums;
   float* wide;
+  const float* row_bounds;
+  const float* row_least;
 };
+
+template <typename T, typename I>
+__device__ inline int64_t degree_of(const WindowParams<T, I>& p, int row) {
+  if (p.wide_offsets) {
+    const int64_t* offsets = static_cast<const int64_t*>(p.row_offsets);
+    return offsets[row + 1] - offsets[row];
+  }
+  const int32_t* offsets = static_cast<const int32_t*>(p.row_offsets);
+  return offsets[row + 1] - offsets[row];
+}
+
+// Divides features of a row by the number of its edges.
+template <typename T, typename I, int V>
+__device__ inline void divide_by_degree(const WindowParams<T, I>& p, int row,
+                                        float (&features)[V]) {
+  const float degree = static_cast<float>(max(degree_of(p, row), int64_t(1)));
+#pragma unroll
+  for (int i = 0; i < V; ++i) features[i] = features[i] / degree;
+}
 
 // Iterates over the receivers of an entry's mask. The mask is not empty.
 class Receivers {
@@ -204,7 +225,9 @@ WindowParams<T, I> params(const MaxkWindowsArgs& args) {
           static_cast<int>(args.k),
           args.weights,
           args.weight_sums,
-          args.wide};
+          args.wide,
+          args.row_bounds,
+          args.row_least};
 }
 
 // f(Tag<T>{}, Tag<I>{}) for the type and the columns, or to load for all of them.

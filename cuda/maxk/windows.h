@@ -30,18 +30,22 @@ struct MaxkWindowsArgs {
   Type type;
   Windows windows;
   int64_t window_rows;      // receivers of a window
-  const void* row_offsets;  // forward: of the receivers, for their degrees
+  const void* row_offsets;  // of the receivers, for their degrees; backward: of a mean
   bool wide_offsets;
-  bool mean;              // forward
+  bool mean;
   const void* values;     // forward: [num_senders, k]
   const uint32_t* words;  // forward: values and columns in one, read instead of them; or null
   const void* columns;    // [num_senders, k]
   void* dense;            // forward: the result, backward: the operand; [num_receivers, width]
   float* partials;        // forward: [num_partials, window_rows, width]
-  const uint32_t* range;  // of the values, or of dense; see fixed_point.cuh
+  uint32_t* range;        // of the values, or of dense; see fixed_point.cuh
   const float* sizes;     // forward: of the CBSR rows
-  uint32_t* flags;        // forward: set for rows to compute again in float; zeros before
-  void* sums;             // backward: [num_senders, k], float or int64; zeroed here
+  // Forward without weights: the same in a byte each, and scratch, [num_receivers] each.
+  const uint8_t* size_codes;
+  float* row_bounds;
+  float* row_least;
+  uint32_t* flags;  // forward: set for rows to compute again in float; zeros before
+  void* sums;       // backward: [num_senders, k], float or int64; zeroed here
   int64_t num_senders;
   int64_t num_edges;
   int64_t width;
@@ -54,20 +58,21 @@ struct MaxkWindowsArgs {
 };
 
 // dense_i = sum over edges of the sender's CBSR row, in fixed point; does nothing where `range`
-// says that there is no scale.
-cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
+// says that there is no scale. `rows` are those of the graph.
+cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Rows& rows,
+                                     const Launch& launch);
 
 // The same with weights.
 cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64_t num_receivers,
                                               const Launch& launch);
 
-// sums_jc = sum over edges of dense_i at the CBSR row's columns, by reductions in L2. In float the
-// order of the additions, and so the last bits, change from run to run. With weights, if there are
-// any.
+// sums_jc = sum over edges of dense_i at the CBSR row's columns, by reductions in L2; of a mean,
+// of dense_i divided by the number of the row's edges, and rounded to the type. In float the order
+// of the additions, and so the last bits, change from run to run. With weights, if there are any.
 cudaError_t launch_maxk_sspmm_windows(const MaxkWindowsArgs& args, const Launch& launch);
 
-// The same in 64-bit fixed point, then rounded to `out`: the same bits in every run. Does nothing
-// where `range` says that it would lose accuracy.
+// The same of a sum in 64-bit fixed point, then rounded to `out`: the same bits in every run. Does
+// nothing where `range` says that it would lose accuracy.
 cudaError_t launch_maxk_sspmm_windows_exact(const MaxkWindowsArgs& args, void* out,
                                             const Launch& launch);
 

@@ -6,16 +6,6 @@
 
 namespace jaxgnn::maxk {
 
-template <typename T, typename I>
-__device__ inline int64_t degree_of(const WindowParams<T, I>& p, int row) {
-  if (p.wide_offsets) {
-    const int64_t* offsets = static_cast<const int64_t*>(p.row_offsets);
-    return offsets[row + 1] - offsets[row];
-  }
-  const int32_t* offsets = static_cast<const int32_t*>(p.row_offsets);
-  return offsets[row + 1] - offsets[row];
-}
-
 // A lane's share of a CBSR row as stored in memory, which occupies few registers while in flight.
 template <typename T, typename I, int kPer>
 struct Values {
@@ -54,11 +44,7 @@ constexpr bool kReadsWords = S::kPer == 4 && (sizeof(I) == 1 || sizeof(T) == 4 |
 template <typename T, typename I, typename D>
 __device__ inline void finish(const WindowParams<T, I>& p, D* dense, int row, int f,
                               float (&result)[4]) {
-  if (p.mean) {
-    const float degree = static_cast<float>(max(degree_of(p, row), int64_t(1)));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) result[i] = result[i] / degree;
-  }
+  if (p.mean) divide_by_degree(p, row, result);
   store_vector<D, 4, float>(dense + int64_t(row) * p.width + f, result);
 }
 
@@ -94,8 +80,8 @@ __device__ inline float bound_unit(const WindowParams<T, I>& p, const Part& part
   return __uint_as_float(p.range[kRangeLargest]) / most;
 }
 
-// Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
-template <bool kSmallest, typename T, typename I, typename Takes>
+// Adds an entry to the bounds of its rows r for which takes(r, size).
+template <typename T, typename I, typename Takes>
 __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float unit,
                                   Bounds& bounds, Takes takes) {
   const float size = p.sizes[p.windows.senders[entry]];
@@ -104,7 +90,7 @@ __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float 
   over_receivers(p.windows.masks[entry], [&](int r) {
     if (!takes(r, size)) return;
     atomicAdd(bounds.sum + r, bound);
-    if (kSmallest) atomicMin(bounds.smallest + r, __float_as_uint(size));
+    atomicMin(bounds.smallest + r, __float_as_uint(size));
   });
 }
 
@@ -138,17 +124,16 @@ struct Scales {
   int most[kWindowRows / 32];  // terms of a row
 };
 
-// What else is known of the rows where CBSR rows differ in size.
+// What else is known of the rows where CBSR rows are small for some.
 struct Differing {
   float least[kWindowRows];  // size of a CBSR row that is not small
   int terms[kWindowRows];    // at most
-  Bounds bounds;
+  Bounds bounds;             // of the sums of those that are
   SmallEntries small;
 
-  __device__ void clear(int r, int n) {
-    least[r] = 0.0f;
+  __device__ void set(int r, int n, float least_size) {
+    least[r] = least_size;
     terms[r] = n;
-    bounds.clear(r);
     small.in_row[r] = false;
     if (r == 0) small.count = 0;
   }
@@ -182,26 +167,6 @@ __device__ inline int receiver_if_any(const WindowParams<T, I>& p, const Part& p
 template <typename T>
 constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
-// Sets the scales of rows whose CBSR rows differ, and which size is small. Left by all threads
-// together.
-template <typename T, typename I>
-__device__ inline void bound_rows(const WindowParams<T, I>& p, const Part& part, Differing& rows,
-                                  Scales& scales) {
-  const float unit = bound_unit(p, part);
-  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWindowThreads) {
-    add_bounds<!kListsSmall<T>>(p, e, unit, rows.bounds, [](int, float) { return true; });
-  }
-  __syncthreads();
-  if (const int r = threadIdx.x; r < kWindowRows && rows.terms[r] > 0) {
-    const float bound = static_cast<float>(rows.bounds.sum[r]) * unit;
-    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
-    rows.least[r] = least_size<T>(bound, rows.terms[r]);
-    const bool has_small = __uint_as_float(rows.bounds.smallest[r]) < rows.least[r];
-    if (!kListsSmall<T> && has_small) p.flags[receiver_of(p, part, r)] = 1;
-  }
-  __syncthreads();
-}
-
 // Adds the sums of the small CBSR rows to the results.
 template <typename S, typename CbsrRow, typename T, typename I>
 __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, int4* sums,
@@ -218,7 +183,7 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
   __syncthreads();
   const float unit = bound_unit(p, part);
   for (int i = threadIdx.x; i < count; i += kWindowThreads) {
-    add_bounds<true>(p, entry(i), unit, bounds, is_small);
+    add_bounds(p, entry(i), unit, bounds, is_small);
   }
   __syncthreads();
   if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {

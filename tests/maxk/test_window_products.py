@@ -144,7 +144,7 @@ def small_hubs() -> dict[int, Graph]:
     receivers = rng.integers(90, size=9000)
     receivers[:4200] = 7
     graph = Graph.from_edges(senders, receivers, num_nodes=700)
-    return {width: graph.with_windows(weighted=True, width=width) for width in (384, 1024)}
+    return {width: graph.with_windows(weighted=True, width=width) for width in (256, 384, 1024)}
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
@@ -170,6 +170,20 @@ def test_sanitized_wide_rows(small_hubs, width, packed, alike):
     expected = expected_weighted(graph, x, weights, cotangent, 12, "mean")
     assert row_error(out, expected[0]) < tolerance
     assert row_error(dx, expected[1]) < tolerance
+
+
+@pytest.mark.parametrize("decades", [0, 1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sanitized_means(small_hubs, dtype, decades):
+    """Of CBSR rows that are alike, that differ, and of which some are small for a row."""
+    graph = small_hubs[256]
+    rng = np.random.default_rng(decades)
+    x, cotangent = rng.standard_normal((2, 700, 256))
+    x *= 10.0 ** -rng.uniform(0, decades, size=(700, 1))
+    x, cotangent = (jnp.asarray(a, dtype) for a in (x, cotangent))
+    expected = expected_products(graph, x, cotangent, 32, "mean")
+    for result, wanted in zip(products(graph, x, cotangent, 32, "mean"), expected, strict=True):
+        assert row_error(result, wanted) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
@@ -22,7 +22,13 @@ def divide_by_degree(
     """
     if end is None:
         return x
+    return divide_rows(graph.out_degrees if end == "senders" else graph.in_degrees, x)
+
+
+def divide_rows(
+    degrees: Int[Array, " nodes"], x: Float[Array, "nodes *features"]
+) -> Float[Array, "nodes *features"]:
+    """Each row divided by its degree, at least 1, in the accumulation dtype, rounded once."""
     dtype = accumulation_dtype(x.dtype)
-    degree = graph.out_degrees if end == "senders" else graph.in_degrees
-    degree = jnp.maximum(degree, 1).astype(dtype).reshape(-1, *(1,) * (x.ndim - 1))
-    return (x.astype(dtype) / degree).astype(x.dtype)
+    divisors = jnp.maximum(degrees, 1).astype(dtype).reshape(-1, *(1,) * (x.ndim - 1))
+    return (x.astype(dtype) / divisors).astype(x.dtype)

@@ -86,10 +86,11 @@ def _sspmm(
         rows,
         dense_rows,
         windows,
-        divide_by_degree(graph, linear_map.divide, y),
+        y,
         indices,
         in_row_order(rows, weights),
         in_row_order(dense_rows, weights),
+        "sum" if linear_map.divide is None else "mean",
     )
 
 

@@ -167,7 +167,7 @@ def _by_weighted_windows(
         ],
         [
             *_window_results(static, operands, windows),
-            ((_scratch(static, operands) + num_rows,), jnp.uint32),
+            ((_scratch(static, operands),), jnp.uint32),
             # Sums of several passes are added in float32.
             ((0 if dtype == jnp.float32 else num_rows, static.width), jnp.float32),
         ],
@@ -198,8 +198,11 @@ def _packs(static: _Product, values: Array) -> bool:
 
 def _scratch(static: _Product, operands: _Operands) -> int:
     num_cbsr_rows, k = operands.values.shape
+    num_rows = operands.rows.num_rows
     num_packed = num_cbsr_rows * k if _packs(static, operands.values) else 0
-    return SCRATCH + num_packed + num_cbsr_rows + operands.rows.num_rows
+    # A flag for each row; with weights one number more, else two, and a byte for each CBSR row.
+    more = num_rows if operands.weights is not None else 2 * num_rows + -(-num_cbsr_rows // 4)
+    return SCRATCH + num_packed + num_cbsr_rows + num_rows + more
 
 
 def _dense(static: _Product, operands: _Operands) -> Array:

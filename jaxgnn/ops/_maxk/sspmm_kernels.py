@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
@@ -15,6 +15,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import sequential
 from jaxgnn.graph._windows import Windows
+from jaxgnn.ops._core.degree import divide_rows
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, structure
 from jaxgnn.ops._core.sparse_rows import on_cuda, visible
@@ -52,8 +53,10 @@ def sspmm(
     indices: UInt[Array, "rows k"],
     weights: Float[Array, " edges"] | None,
     dense_weights: Float[Array, " edges"] | None,
+    reduce: Literal["sum", "mean"],
 ) -> Float[Array, "rows k"]:
-    r"""$z_{rc} = \sum_e w_e \, y_{c(e), I_{rc}}$ over the edges of row $r$.
+    r"""$z_{rc} = \sum_e w_e \, y_{c(e), I_{rc}}$ over the edges of row $r$; of a mean, of $y$
+    divided by its degrees.
 
     `dense_rows` are the same edges by the rows of `y`, `dense_weights` the weights in their
     order, and `windows` theirs: a GPU that need not be deterministic scatters from there. Weights
@@ -62,7 +65,12 @@ def sspmm(
     k, width = indices.shape[1], y.shape[1]
     given = indices
     _, indices = visible(width, None, given)
-    kernel = _gathered
+    mean = reduce == "mean"
+
+    def of(kernel: Callable[[_Operands], Array]) -> Callable[[_Operands], Array]:
+        return functools.partial(_divided, kernel) if mean else kernel
+
+    gathered, kernel = of(_gathered), of(_gathered)
     # Deterministic sums of many entries are 64-bit, so that gathering 16-bit rows is faster; and
     # they have one bound for all terms, which weights do not.
     wide = config.deterministic and (
@@ -72,13 +80,16 @@ def sspmm(
         windows = None
     engine = choose_engine("sspmm", y.shape[0], width, y.dtype, rows, windows, indices, weights)
     if engine == "windows":
-        kernel = on_cuda(functools.partial(_padded, _by_windows), otherwise=_gathered)
+        by_windows = of(_by_windows_exactly)
+        if not config.deterministic:
+            by_windows = functools.partial(_by_windows, mean)
+        kernel = on_cuda(functools.partial(_padded, by_windows), otherwise=gathered)
     elif engine == "dense":
-        kernel = on_cuda(_reference, otherwise=_gathered)
+        kernel = on_cuda(of(_reference), otherwise=gathered)
     elif not config.deterministic and y.dtype == jnp.float32 and k < choice.SCATTER_BELOW:
-        kernel = on_cuda(functools.partial(_padded, _scattered), otherwise=_gathered)
+        kernel = on_cuda(functools.partial(_padded, of(_scattered)), otherwise=gathered)
 
-    choose = on_platforms("jaxgnn_maxk_sspmm", kernel, _reference, y.dtype)
+    choose = on_platforms("jaxgnn_maxk_sspmm", kernel, of(_reference), y.dtype)
     operands = _Operands(rows, dense_rows, windows, y, indices, weights, dense_weights)
     out, _ = visible(width, sequential(choose)(operands), given)
     return out
@@ -88,6 +99,12 @@ def _padded(kernel: Callable[[_Operands], Array], operands: _Operands) -> Array:
     """The kernel on CBSR rows padded to a GPU's vector width."""
     indices = pad_indices(operands.y.shape[1], operands.indices)
     return kernel(operands._replace(indices=indices))[:, : operands.indices.shape[1]]
+
+
+def _divided(kernel: Callable[[_Operands], Array], operands: _Operands) -> Array:
+    """The kernel on $y$ divided by its degrees."""
+    degrees = jnp.diff(operands.dense_rows.offsets)
+    return kernel(operands._replace(y=divide_rows(degrees, operands.y)))
 
 
 def _gathered(operands: _Operands) -> Array:
@@ -120,33 +137,35 @@ def _scattered(operands: _Operands) -> Array:
     return out
 
 
-def _by_windows(operands: _Operands) -> Array:
+def _by_windows_exactly(operands: _Operands) -> Array:
+    """In 64-bit fixed point: the same bits in every run."""
     assert operands.windows is not None
-    windows = window_operands(operands.windows)
     indices = window_indices(operands.windows, operands.indices)
-    if config.deterministic:
-        rows, columns, _ = structure(operands.rows)
-        out, _, _ = ffi.call(
-            "jaxgnn_maxk_sspmm_windows_exact",
-            [rows, columns, *windows, operands.y, indices],
-            [
-                (indices.shape, operands.y.dtype),
-                ((*indices.shape, 2), jnp.uint32),  # 64-bit integers
-                ((SCRATCH,), jnp.uint32),
-            ],
-        )
-        return out
+    rows, columns, _ = structure(operands.rows)
+    out, _, _ = ffi.call(
+        "jaxgnn_maxk_sspmm_windows_exact",
+        [rows, columns, *window_operands(operands.windows), operands.y, indices],
+        [
+            (indices.shape, operands.y.dtype),
+            ((*indices.shape, 2), jnp.uint32),  # 64-bit integers
+            ((SCRATCH,), jnp.uint32),
+        ],
+    )
+    return out
+
+
+def _by_windows(mean: bool, operands: _Operands) -> Array:
+    """In float, in any order; of a mean, the kernel divides what it reads of $y$."""
+    windows, target, slots = operands.windows, "jaxgnn_maxk_sspmm_windows", ()
+    assert windows is not None
     if operands.dense_weights is not None:
-        slots = weights_by_slot(operands.windows, operands.dense_weights)
-        out, _ = ffi.call(
-            "jaxgnn_maxk_sspmm_windows_weighted",
-            [*windows, *slots, operands.y, indices],
-            _results(operands),
-        )
-        return out
+        target = f"{target}_weighted"
+        slots = weights_by_slot(windows, operands.dense_weights)
+    indices = window_indices(windows, operands.indices)
+    offsets = operands.dense_rows.offsets
     out, _ = ffi.call(
-        "jaxgnn_maxk_sspmm_windows",
-        [*windows, operands.y, indices],
+        target,
+        [offsets if mean else offsets[:0], *window_operands(windows), *slots, operands.y, indices],
         _results(operands),
     )
     return out

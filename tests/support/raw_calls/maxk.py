@@ -150,7 +150,7 @@ def maxk_spmm_windows(g: Graph) -> Call:
             "out": ((ROWS, FEATURES), F32),
             # A part more, padded with zeros, has place 0: what the parts' contents say is trusted.
             "partials": ((1, 64, FEATURES), F32),
-            "scratch": ((8 + COLUMNS + ROWS,), U32),
+            "scratch": ((8 + COLUMNS + 3 * ROWS + -(-COLUMNS // 4),), U32),
         },
         {"packed": 0, "reduce": 0},
         # How many places there are the parts say.
@@ -184,8 +184,14 @@ def maxk_spmm_windows_weighted(g: Graph) -> Call:
 
 
 def maxk_sspmm_windows(g: Graph) -> Call:
+    offsets = np.zeros(ROWS + 1, I32)
     return Call(
-        {**g.windows(ROWS), "dense": g.x(ROWS, FEATURES), "indices": g.indices(COLUMNS)},
+        {
+            "row_offsets": offsets,
+            **g.windows(ROWS),
+            "dense": g.x(ROWS, FEATURES),
+            "indices": g.indices(COLUMNS),
+        },
         {"out": ((COLUMNS, K), F32), "sums": ((0, 0), F32)},
         {},
         # How many receivers a window's rows are is known to within those that it may hold.
@@ -196,16 +202,18 @@ def maxk_sspmm_windows(g: Graph) -> Call:
 def maxk_sspmm_windows_weighted(g: Graph) -> Call:
     call = maxk_sspmm_windows(g)
     slots = {"slots": np.zeros((1, 65), I32), "slot_weights": g.x(g.edges)}
-    operands = {**g.windows(ROWS), **slots, **call.operands}
+    offsets = call.operands["row_offsets"]
+    operands = {"row_offsets": offsets, **g.windows(ROWS), **slots, **call.operands}
     # How many edges there are the windows' entries say.
     return Call(operands, call.results, {}, call.free | {"slot_weights, axis 0"})
 
 
 def maxk_sspmm_windows_exact(g: Graph) -> Call:
     call = maxk_sspmm_windows(g)
+    operands = {name: array for name, array in call.operands.items() if name != "row_offsets"}
     offsets = np.zeros(COLUMNS + 1, I32)
     return Call(
-        {"row_offsets": offsets, "columns": g.columns, **call.operands},
+        {"row_offsets": offsets, "columns": g.columns, **operands},
         {
             "out": ((COLUMNS, K), F32),
             "sums": ((COLUMNS, K, 2), U32),
