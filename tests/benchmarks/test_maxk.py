@@ -1,7 +1,5 @@
 """The suite `maxk` and training steps with MaxK: plans, bars, and a run on a tiny graph."""
 
-import itertools
-
 import pytest
 
 pytest.importorskip("tyro")
@@ -45,8 +43,9 @@ def test_the_settings_of_training_with_maxk_are_what_its_targets_compare():
     assert len([target for target in targets.table() if target.suite == chosen.label]) == 14
     for spec in compared(chosen.label, "gpu"):
         assert (spec["impl"], spec["case"].split()[-1], spec["dtype"], spec["k"]) in planned
-    ours = {(s.model, s.k) for s in groups[0]}
-    assert ours == set(itertools.product(models, (None, 32, 16)))
+    ours = {(s.impl, s.model, s.k) for s in groups[0]}
+    kinds = [(plan.OURS, None), (plan.ESTIMATED, None), (plan.OURS, 32), (plan.OURS, 16)]
+    assert ours == {(impl, model, k) for model in models for impl, k in kinds}
 
 
 def test_sweep_of_maxk():

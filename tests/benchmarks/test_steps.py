@@ -165,7 +165,7 @@ def test_every_baseline_is_timed_in_each_dtype():
     chosen = options.parse(["training", "--device=gpu"])
     groups = training.settings(chosen)
     planned = {(s.impl, s.dtype) for group in groups for s in group}
-    impls = (plan.OURS, *plan.STEP_REFERENCES)
+    impls = (plan.OURS, plan.ESTIMATED, *plan.STEP_REFERENCES)
     assert planned == {(impl, dtype) for impl in impls for dtype in ("float32", "bfloat16")}
     assert all(len(group) == 1 for group in groups)
     assert len({setting.oracle for group in groups for setting in group}) == 1
