@@ -112,23 +112,22 @@ __device__ inline float unpack(const Vector<__half, V>& vector, int i) {
       __ushort_as_half(static_cast<unsigned short>(i % 2 == 0 ? word : word >> 16)));
 }
 
-// The values rounded to T.
+// The values rounded to T, as the word of a vector.
 template <typename T, int V, typename A>
-__device__ inline Vector<T, V> pack(const A (&values)[V]) {
+__device__ inline typename Word<sizeof(T) * V>::type pack(const A (&values)[V]) {
   union {
-    Vector<T, V> vector;
+    typename Word<sizeof(T) * V>::type word;
     T v[V];
-  } packed;
+  } vector;
 #pragma unroll
-  for (int i = 0; i < V; ++i) packed.v[i] = narrow<T, A>(values[i]);
-  return packed.vector;
+  for (int i = 0; i < V; ++i) vector.v[i] = narrow<T, A>(values[i]);
+  return vector.word;
 }
 
 // To global memory.
 template <typename T, int V, typename A>
 __device__ inline void store_vector(T* address, const A (&values)[V]) {
-  auto word = pack<T>(values).word;
-  __stcs(reinterpret_cast<decltype(word)*>(address), word);
+  __stcs(reinterpret_cast<typename Word<sizeof(T) * V>::type*>(address), pack<T>(values));
 }
 
 // A range of edges for one worker (a warp, or a group of its lanes): a whole short row, or one

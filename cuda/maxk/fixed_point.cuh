@@ -9,9 +9,9 @@
 // The size of a CBSR row is its largest magnitude. Where all CBSR rows are similar (their sizes
 // within a factor of 16 of one another; for 16-bit results, which keep fewer bits, within more), B
 // is n times the largest of all. Else B is, for each row, the sum of the sizes of its own CBSR
-// rows; those far below the average (`least_size`) are added separately, with their own
-// bound, or the row is added in float. 64-bit sums keep 24 bits of the size of every row that is
-// added, or are not used.
+// rows, over windows of those rounded up to what a byte holds; CBSR rows far below the average
+// (`least_size`) are added separately, with their own bound, or the row is added in float. 64-bit
+// sums keep 24 bits of the size of every row that is added, or are not used.
 #pragma once
 
 #include <cstdint>

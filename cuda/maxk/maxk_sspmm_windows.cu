@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
 #pragma unroll
         for (int i = 0; i < 4; ++i) features[i] = unpack(vector, i);
         divide_by_degree(p, row, features);
-        vector = pack<T>(features);
+        vector.word = pack<T>(features);
       }
       *reinterpret_cast<decltype(vector.word)*>(dense + r * p.width + f) = vector.word;
     }
