@@ -36,8 +36,11 @@ def dirichlet_energy(graph: Graph, x: Float32[Array, "nodes features"]) -> Float
     Differentiable once, in reverse mode. Platforms without the module run the reference.
 
     Raises:
+        TypeError: `graph` is no `Graph`.
         ValueError: the graph is not square, or `x` is not float32 [nodes, features].
     """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
     if graph.num_senders != graph.num_receivers:
         raise ValueError(
             f"graph: expected as many senders as receivers, "

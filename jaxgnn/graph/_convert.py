@@ -109,6 +109,8 @@ def csr_of_networkx(
 
 def _networkx_weights(graph: networkx.Graph, weight: str, size: int) -> Float[np.ndarray, " edges"]:
     """The edge attribute `weight` of so many edges."""
+    if size and all(value is None for *_, value in graph.edges(data=weight)):
+        raise ValueError(f"weight: expected an attribute of edges, got {weight!r}, which none has")
     values = np.empty(size, np.float32)
     for e, (source, target, value) in enumerate(graph.edges(data=weight, default=1.0)):
         if not isinstance(value, numbers.Real):

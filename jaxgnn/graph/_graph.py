@@ -261,7 +261,7 @@ class Graph(GraphArrays):
 
         Raises:
             TypeError: not a NetworkX graph, or an attribute that is no number.
-            ValueError: an attribute that float32 does not hold.
+            ValueError: an attribute that no edge has, or that float32 does not hold.
         """
         csr, values = _convert.csr_of_networkx(graph, weight)
         result = cls._from_host(csr)

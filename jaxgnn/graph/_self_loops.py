@@ -14,15 +14,17 @@ def add_self_loops(
     graph: Graph,
     weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
     *,
-    fill_value: float = 1.0,
+    fill_value: float | None = None,
 ) -> Weighted:
-    """Adds a self-loop of weight `fill_value` to every node, also to one that has a loop already.
+    """Adds a self-loop to every node, also to one that has a loop already.
 
-    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`); those of the
+    new loops are `fill_value`, 1 if not given.
 
     Raises:
         TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, or the weights are not of its edges.
+        ValueError: the graph is rectangular, the weights are not of its edges, or there is a
+            `fill_value` without weights.
     """
     _, _, values = host_edges(graph, weights, square=True)
     every = np.ones(graph.num_edges, bool), np.ones(graph.num_receivers, bool)
@@ -33,18 +35,20 @@ def add_remaining_self_loops(
     graph: Graph,
     weights: Shaped[ArrayLike, "num_edges ..."] | None = None,
     *,
-    fill_value: float = 1.0,
+    fill_value: float | None = None,
 ) -> Weighted:
-    """Gives every node exactly one self-loop: its own last one, or a new one of `fill_value`.
+    """Gives every node exactly one self-loop: its own last one, or a new one.
 
     Of several self-loops at a node the last one's weight stays: PyG's rule, of
     `torch_geometric.utils.add_remaining_self_loops`.
 
-    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`).
+    `weights` are in the graph's edge order, not the user's (`Graph.sort_edge_data`); those of the
+    new loops are `fill_value`, 1 if not given.
 
     Raises:
         TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, or the weights are not of its edges.
+        ValueError: the graph is rectangular, the weights are not of its edges, or there is a
+            `fill_value` without weights.
     """
     senders, receivers, values = host_edges(graph, weights, square=True)
     keep = senders != receivers
@@ -79,9 +83,11 @@ def _append_loops(
     values: Values | None,
     keep: np.ndarray,
     missing: np.ndarray,
-    fill_value: float,
+    fill_value: float | None,
 ) -> Weighted:
     """The edges of the mask `keep`, then a loop at each node of the mask `missing`."""
+    if values is None and fill_value is not None:
+        raise ValueError(f"fill_value: expected weights with it, got {fill_value}")
     nodes = np.flatnonzero(missing).astype(np.int32)
     return rebuild(
         graph,
@@ -89,5 +95,5 @@ def _append_loops(
         np.concatenate([_csr.row_ids(np.asarray(graph.row_offsets))[keep], nodes]),
         values,
         np.concatenate([edge_numbers(graph.num_edges)[keep], np.full(nodes.size, -1, np.int32)]),
-        fill_value,
+        1.0 if fill_value is None else fill_value,
     )

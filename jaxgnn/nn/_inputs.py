@@ -102,6 +102,13 @@ def features(x: Any, name: str, rows: int, what: str, width: int | None = None) 
     return x if isinstance(x, CBSR | NodeRows) else jnp.asarray(x)
 
 
+def check_no_pair(x: Any, module: str, instead: str = "") -> None:
+    """Raises where `x` is a tuple or a list, for a module that takes one array."""
+    if isinstance(x, tuple | list):
+        got = "a pair" if len(x) == 2 else f"a {type(x).__name__} of {len(x)}"
+        raise ValueError(f"x: {module} expected one array, got {got}{instead}")
+
+
 def sender_receiver_pair(
     graph: Graph, x: Any, widths: tuple[int | None, int | None], module: str
 ) -> Pair:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from jaxgnn._core import checks
 from jaxgnn.data import GraphSet, NodeDataset
 from jaxgnn.train import choose_k, machine, processes, sharded
 from jaxgnn.train.checkpoint import Checkpoints
@@ -77,13 +78,18 @@ def run(
         The content of `summary.json`, with `run_directory`.
 
     Raises:
-        TypeError: `config` is no `TrainConfig`, or `dataset` none of these.
+        TypeError: `config` is no `TrainConfig`, `dataset` none of these, `console` no `Console` of
+            rich, or a callback no function.
         ConfigError, DataError, CheckpointError: options, data or files that cannot be.
         DivergenceError: the loss is not finite.
         RunError: a disk that is full or read-only, or memory that ran out.
         KeyboardInterrupt: Ctrl-C, after the checkpoint of the epoch that it waited for.
     """
     check_config(config)
+    if console is not None and not isinstance(console, Console):
+        raise TypeError(f"console: expected a rich Console or None, got {type(console).__name__}")
+    for i, callback in enumerate(callbacks):
+        checks.function(callback, f"callbacks[{i}]")
     recovery = Recovery() if recovery is None else recovery
     if config.distributed and not jax.distributed.is_initialized():
         raise ConfigError("--distributed: expected jax.distributed.initialize() before, got none")

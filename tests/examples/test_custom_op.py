@@ -101,6 +101,8 @@ def test_the_page_builds_and_runs(tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match=r"x: expected float32 \[600, features\], got bfloat16"):
         names["dirichlet_energy"](large, xs[0].astype(jnp.bfloat16))
+    with pytest.raises(TypeError, match=r"graph: expected a jaxgnn\.Graph, got ArrayImpl"):
+        names["dirichlet_energy"](xs[0], large)
     with pytest.raises(ValueError, match="graph: expected as many senders as receivers"):
         names["dirichlet_energy"](Graph.from_edges([0], [0], num_senders=2, num_receivers=1), xs[0])
     call = jax.ffi.ffi_call("dirichlet_energy", jax.ShapeDtypeStruct((600,), jnp.float32))

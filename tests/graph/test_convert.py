@@ -234,6 +234,13 @@ def test_two_complete_graphs_from_jraph():
     np.testing.assert_array_equal(dense_adjacency(graph), np.kron(np.eye(2), 1 - np.eye(3)))
 
 
+def test_from_networkx_by_an_attribute_that_no_edge_has():
+    networkx = pytest.importorskip("networkx")
+    source = networkx.Graph([(0, 1, {"weight": 2.0}), (1, 2)])
+    with pytest.raises(ValueError, match="weight: expected an attribute of edges, got 'wieght'"):
+        Graph.from_networkx(source, weight="wieght")
+
+
 def test_from_networkx_of_something_else():
     for other in ([(0, 1)], None, "graph", np.eye(2)):
         with pytest.raises(TypeError, match="graph: expected a NetworkX graph, got "):

@@ -68,6 +68,9 @@ def test_add_self_loops(data, fill_value):
         expected, np.concatenate([user, loops])[np.asarray(expected.edge_permutation)]
     )
     assert transform.add_self_loops(graph)[1] is None
+    for add in (transform.add_self_loops, transform.add_remaining_self_loops):
+        with pytest.raises(ValueError, match=r"fill_value: expected weights with it, got 0\.25"):
+            add(graph, fill_value=0.25)
 
 
 @FEW
@@ -352,8 +355,8 @@ def test_errors():
     for value, dtype in ((np.nan, np.int32), (np.inf, np.int32), (-1, np.uint8), (2, bool)):
         with pytest.raises(ValueError, match=rf"fill_value: expected .* got {value}"):
             transform.add_self_loops(graph, np.ones(2, dtype), fill_value=value)
-    with pytest.raises(TypeError, match="fill_value: expected a number, got None"):
-        transform.add_self_loops(graph, np.ones(2), fill_value=None)  # pyright: ignore
+    with pytest.raises(TypeError, match="fill_value: expected a number, got '1'"):
+        transform.add_self_loops(graph, np.ones(2), fill_value="1")  # pyright: ignore
     for option in ("improved", "add_self_loops"):
         with pytest.raises(TypeError, match=f"{option}: expected True or False, got 2"):
             transform.gcn_norm(graph, **{option: 2})  # pyright: ignore

@@ -359,7 +359,12 @@ def bad_calls():
     return {
         "no graph": (lambda: gcn(x, graph), TypeError, "graph: expected a jaxgnn.Graph"),
         "rectangular": (lambda: gcn(rectangle, x), ValueError, "GCNConv expected a square"),
-        "pair": (lambda: gcn(graph, (x, x)), ValueError, "x: GCNConv expected one array"),
+        "pair": (
+            lambda: gcn(graph, (x, x)),
+            ValueError,
+            "x: GCNConv expected one array, got a pair",
+        ),
+        "lists": (lambda: gcn(graph, [[1.0] * 6] * 40), ValueError, "x: .* got a list of 40; see"),
         "rows": (lambda: gcn(graph, x[1:]), ValueError, r"\(40, ..., 6\).*got \(39, 6\)"),
         "width": (lambda: sage(graph, x[:, 1:]), ValueError, r"got \(40, 5\)"),
         "vector": (lambda: gin(graph, x[:, 0]), ValueError, r"got \(40,\)"),

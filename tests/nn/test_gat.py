@@ -344,6 +344,11 @@ def bad_calls():
             ValueError,
             r"edge_attr: .*\(60, 2\), got \(60, 3\)",
         ),
+        "weights": (
+            lambda: conv(graph, x, return_attention_weights="yes"),
+            TypeError,
+            "return_attention_weights: expected True or False, got 'yes'",
+        ),
         "heads": (lambda: new(heads=0), ValueError, "heads: expected at least 1, got 0"),
         "slope": (lambda: new(negative_slope=np.nan), ValueError, "negative_slope: .* got nan"),
         "dropout": (lambda: new(dropout=1.0), ValueError, "dropout: .* got 1.0"),

@@ -148,6 +148,10 @@ def test_bad_arguments():
     v2, transformer = GATv2Conv(WIDTH, 4, rngs=rngs), TransformerConv(WIDTH, 4, rngs=rngs)
     for call, error, message in (
         (lambda: v2(x, graph), TypeError, "graph: expected a jaxgnn.Graph"),
+        *(
+            (lambda conv=conv: conv(graph, x, return_attention_weights=1), TypeError, "got 1")
+            for conv in (v2, transformer)
+        ),
         (lambda: v2(graph, (x, None)), ValueError, r"x: GATv2Conv expected x\[1\], got None"),
         (lambda: v2(graph, x, normal(EDGES)), ValueError, "GATv2Conv without .* edge_dim=1 for w"),
         (lambda: transformer(graph, (x, None)), ValueError, r"x: TransformerConv expected x\[1\]"),

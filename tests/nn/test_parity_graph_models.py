@@ -158,7 +158,7 @@ def test_pna_refuses():
         make()(graph, jnp.ones((36, 6), jnp.int32))
     with pytest.raises(ValueError, match="edge_attr: PNAConv expected them"):
         make(edge_dim=2)(graph, jnp.ones((36, 6)))
-    with pytest.raises(ValueError, match="x: PNAConv expected one array, got 2 entries"):
+    with pytest.raises(ValueError, match="x: PNAConv expected one array, got a pair"):
         make()(graph, (jnp.ones((36, 6)), jnp.ones((36, 6))))
     with pytest.raises(ValueError, match=r"x: expected the shape \(nodes, features\), got"):
         make()(graph, jnp.ones((36, 2, 6)))

@@ -317,7 +317,7 @@ def test_what_is_no_configuration():
             call()
 
 
-def test_what_is_no_dataset_and_no_seeds():
+def test_arguments_of_a_run_that_are_something_else():
     links = dataclasses.replace(SMALL, task="link")
     for call, message in (
         (lambda: run(SMALL, dataset="digits"), "dataset: expected a NodeDataset, got str"),
@@ -327,6 +327,8 @@ def test_what_is_no_dataset_and_no_seeds():
         (lambda: train_seeds(SMALL, 3), "seeds: expected a sequence of integers, got 3"),
         (lambda: train_seeds(SMALL, [0.5]), "seeds: expected a sequence of integers, got "),
         (lambda: train_seeds(SMALL, [1], splits=0), "splits: expected a sequence of integers"),
+        (lambda: run(SMALL, print), "console: expected a rich Console or None, got builtin"),
+        (lambda: run(SMALL, callbacks=[print, 3]), r"callbacks\[1\]: expected a function, got int"),
     ):
         with pytest.raises(TypeError, match=message):
             call()

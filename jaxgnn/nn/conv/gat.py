@@ -172,9 +172,11 @@ class GATConv(nnx.Module):
             `concat`; with `return_attention_weights` a pair of that and `AttentionWeights`.
 
         Raises:
-            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            TypeError: `graph` is no `Graph`, a dtype is not floating, or
+                `return_attention_weights` is neither `True` nor `False`.
             ValueError: a shape that does not fit, or `edge_attr` without `edge_dim`.
         """
+        checks.booleans(return_attention_weights=return_attention_weights)
         graph = _inputs.graph_or_substitute(graph)
         pair = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATConv")
         receivers = None if pair[1] is None else dense(pair[1])

@@ -162,10 +162,12 @@ class GATv2Conv(nnx.Module):
             `concat`; with `return_attention_weights` a pair of that and `AttentionWeights`.
 
         Raises:
-            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            TypeError: `graph` is no `Graph`, a dtype is not floating, or
+                `return_attention_weights` is neither `True` nor `False`.
             ValueError: a shape that does not fit, a missing half of the pair, or `edge_attr`
                 without `edge_dim`.
         """
+        checks.booleans(return_attention_weights=return_attention_weights)
         graph = _inputs.graph_or_substitute(graph)
         senders, receivers = _inputs.sender_receiver_pair(graph, x, self.in_features, "GATv2Conv")
         if receivers is None:

@@ -142,8 +142,7 @@ class GCNConv(nnx.Module):
         """
         if not isinstance(graph, GraphSubstitute):
             graph = _inputs.square_graph(graph, "GCNConv")
-        if isinstance(x, tuple | list):
-            raise ValueError("x: GCNConv expected one array, got a pair; see SAGEConv or GINConv")
+        _inputs.check_no_pair(x, "GCNConv", "; see SAGEConv or GINConv")
         x = gathered(_inputs.features(x, "x", graph.num_senders, "node", self.in_features))
         if weights is not None:
             weights = checks.edge_weights(weights, graph.num_edges, ())

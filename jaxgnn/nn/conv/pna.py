@@ -149,8 +149,7 @@ class PNAConv(nnx.Module):
                 that are missing or not taken.
         """
         graph = _inputs.square_graph(graph, "PNAConv", substitutes=True)
-        if isinstance(x, tuple | list):
-            raise ValueError(f"x: PNAConv expected one array, got {len(x)} entries")
+        _inputs.check_no_pair(x, "PNAConv")
         rows = dense(_inputs.features(x, "x", graph.num_senders, "node", self.in_features))
         rows = checks.floating(rows, "x")
         if rows.ndim != 2:

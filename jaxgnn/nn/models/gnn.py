@@ -237,8 +237,7 @@ class GNN(nnx.Module):
         graphs = layer_graphs(graph, weights, self.convs, type(self).__name__)
         blocks = graph if isinstance(graph, Blocks) else None
         outputs_of = graph.num_seeds if isinstance(graph, Blocks) else graphs[-1].num_receivers
-        if isinstance(x, tuple | list):
-            raise ValueError(f"x: {type(self).__name__} expected one array, got a pair")
+        _inputs.check_no_pair(x, type(self).__name__)
         x = _inputs.features(x, "x", graphs[0].num_senders, "node", self.in_features)
         x = self._before_layers(x, graphs[0])
         calls = calls_of_layers(self.convs, sample_size, sample_rate, strategy, key)
