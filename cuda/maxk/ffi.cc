@@ -16,7 +16,7 @@ bool columns_in_range(const Cbsr&, const Launch&) { return true; }
 namespace {
 
 // Scratch memory of a forward product: the range, with `words` a word for each entry, the size of
-// each CBSR row, and with `flags` a flag for each row; with `bounds` two numbers for each row and a
+// each CBSR row, and with `flags` a flag for each row; with `bounds` a bound for each row and a
 // byte for each CBSR row.
 constexpr int64_t kRangeWords = 8;
 
@@ -32,7 +32,7 @@ struct Scratch {
 Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t sizes, int64_t flags,
                 int64_t bounds = 0) {
   const int64_t codes = bounds > 0 ? (sizes + 3) / 4 : 0;
-  check.vector(buffer, xla::ffi::U32, kRangeWords + words + sizes + flags + 2 * bounds + codes,
+  check.vector(buffer, xla::ffi::U32, kRangeWords + words + sizes + flags + bounds + codes,
                "scratch must be uint32 [8 + words + records + flags + bounds]");
   if (check.failed()) return {};
   Scratch parts;
@@ -43,7 +43,7 @@ Scratch lay_out(Check& check, AnyBuffer& buffer, int64_t words, int64_t sizes, i
   parts.flags = entries + words + sizes;
   if (bounds > 0) {
     parts.bounds = reinterpret_cast<float*>(parts.flags + flags);
-    parts.size_codes = reinterpret_cast<uint8_t*>(parts.bounds + 2 * bounds);
+    parts.size_codes = reinterpret_cast<uint8_t*>(parts.bounds + bounds);
   }
   return parts;
 }
@@ -154,7 +154,6 @@ ForwardWindows take_forward(Check& check, const AnyBuffer& row_offsets, const An
   args.flags = rows.flags = parts.flags;
   args.size_codes = parts.size_codes;
   args.row_bounds = parts.bounds;
-  args.row_least = weighted ? nullptr : parts.bounds + receivers;
   return forward;
 }
 

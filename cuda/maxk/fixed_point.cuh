@@ -9,9 +9,9 @@
 // The size of a CBSR row is its largest magnitude. Where all CBSR rows are similar (their sizes
 // within a factor of 16 of one another; for 16-bit results, which keep fewer bits, within more), B
 // is n times the largest of all. Else B is, for each row, the sum of the sizes of its own CBSR
-// rows, over windows of those rounded up to what a byte holds; CBSR rows far below the average
-// (`least_size`) are added separately, with their own bound, or the row is added in float. 64-bit
-// sums keep 24 bits of the size of every row that is added, or are not used.
+// rows, rounded up to what a byte holds where a kernel of its own finds it; CBSR rows far below the
+// average (`least_size`) are added separately, with their own bound, or the row is added in float.
+// 64-bit sums keep 24 bits of the size of every row that is added, or are not used.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,7 @@ __device__ inline bool has_scale(const uint32_t* range) {
 }
 
 // A size in a byte, which the L1 cache has room for: its exponent and the first bit of its
-// mantissa. 0 is 0, and 1 also what is below 2^-64, far smaller than any row that has_scale lets
-// through.
+// mantissa. 0 is 0, and 1 also what is below 2^-64.
 constexpr int kSizeCodes = 2 * (127 - 64);
 
 __device__ inline unsigned char size_code(uint32_t bits) {

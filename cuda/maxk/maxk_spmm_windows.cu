@@ -20,12 +20,11 @@ __device__ inline int64_t load_column_once(const Rows& rows, int64_t e) {
 // Rows that a warp bounds, one after the other.
 constexpr int kBoundedRows = 4;
 
-// Where CBSR rows differ in size: for each row a bound on its sums and the size below which a CBSR
-// row is small for it, which is negative if there is one. 16-bit types flag such rows.
+// Where CBSR rows differ in size: a bound on the sums of each row, negative if a CBSR row is small
+// for it; 16-bit types flag such rows.
 template <typename T>
-__global__ void __launch_bounds__(256)
-    bound_rows(const Rows rows, const uint8_t* codes, uint32_t* range, float* bounds, float* leasts,
-               uint32_t* flags) {
+__global__ void __launch_bounds__(256) bound_rows(const Rows rows, const uint8_t* codes,
+                                                  uint32_t* range, float* bounds, uint32_t* flags) {
   if (!has_scale(range) || rows_alike<T>(range)) return;
   const int64_t warp = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   const int64_t end = min((warp + 1) * kBoundedRows, rows.num_rows);
@@ -48,49 +47,53 @@ __global__ void __launch_bounds__(256)
     const float bound = round_up(sum, count);
     const float least = least_size<T>(bound, static_cast<int>(min(count, int64_t{1} << 30)));
     const bool has_small = smallest < 256 && least_of_code(smallest) < least;
-    bounds[row] = bound;
-    leasts[row] = has_small ? -least : least;
+    bounds[row] = has_small ? -bound : bound;
     if (has_small) *(kListsSmall<T> ? range + kRangeSmall : flags + row) = 1;
   }
 }
 
-// The scales of a part's sums: one for all rows, where CBSR rows are alike; or each row's own; or
-// that where some are small for a row, which are listed. Each kernel returns where another one
+// The scales of a part's sums: one for all rows, of 16-bit results where CBSR rows are alike; each
+// row's own, by the bound that bound_rows has found if they differ; or then by a bound within the
+// part, where a window has several parts, for a row may have any number of terms in all, and where
+// some CBSR rows are small for a row, which float32 lists. Each kernel returns where another one
 // applies. Several kernels give the first ones their own register allocation: in a single kernel
 // ptxas delayed the load of the next CBSR row until after later loads.
-enum class Scaling { kCommon, kOwn, kListed };
+enum class Scaling { kCommon, kOfRows, kOfPart };
 
 template <typename T, typename I, typename S, bool kWords, Scaling kScaling>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     forward(const WindowParams<T, I> p) {
+  constexpr bool kOfPart = kScaling == Scaling::kOfPart;
   if (!has_scale(p.range)) return;
   const bool alike = rows_alike<T>(p.range);
-  if (kOneScale<T> && alike != (kScaling == Scaling::kCommon)) return;
+  if (kScaling == Scaling::kCommon ? !alike : alike && (kOneScale<T> || kOfPart)) return;
   const bool some_small = kListsSmall<T> && p.range[kRangeSmall] != 0;
-  if (kScaling == Scaling::kListed && !some_small) return;
+  if (kOfPart && !some_small && p.partials == nullptr) return;
+  const Part part = load_part(p.windows, blockIdx.x);
+  const bool split = !alike && part.place >= 0;
+  if (kOfPart ? !split && !some_small : split) return;
   extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
   __shared__ Scales scales;
-  __shared__ std::conditional_t<kScaling == Scaling::kListed, Differing, int> differing;
-  const Part part = load_part(p.windows, blockIdx.x);
+  __shared__ std::conditional_t<kOfPart, Differing, int> differing;
   bool has_small = false;
   if (const int r = threadIdx.x; r < kWindowRows) {
     const int row = receiver_if_any(p, part, r);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
     const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
-    float bound = common_bound(p.range, n), least = 0.0f;
-    if (kScaling != Scaling::kCommon && !alike && n > 0) {
-      bound = p.row_bounds[row];
-      least = p.row_least[row];
-      has_small = least < 0.0f;
+    float bound = common_bound(p.range, n);
+    if (!alike && !split && n > 0) {
+      has_small = p.row_bounds[row] < 0.0f;
+      bound = fabsf(p.row_bounds[row]);
     }
-    scales.scale[r] = fixed_scale(bound, n);
+    scales.scale[r] = fixed_scale(kOfPart ? 0.0f : bound, n);
     const int most = __reduce_max_sync(kFullWarp, n);
     if (r % 32 == 0) scales.most[r / 32] = most;
-    if constexpr (kScaling == Scaling::kListed) differing.set(r, n, fabsf(least));
+    if constexpr (kOfPart) differing.clear(r, n);
   }
-  if (some_small && __syncthreads_or(has_small) != (kScaling == Scaling::kListed)) return;
+  if (some_small && !split && __syncthreads_or(has_small) != kOfPart) return;
   clear_sums(sums, p.rows(), p.width);
   __syncthreads();
+  if constexpr (kOfPart) bound_part(p, part, differing, scales);
 
   using CbsrRow = std::conditional_t<kWords, Words<I>, Values<T, I, S::kPer>>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
         for (int i = 0; i < S::kPer; ++i) add_shared(terms.address[i] + offset, term[i]);
       });
     });
-  } else if constexpr (kScaling == Scaling::kOwn) {
+  } else if constexpr (!kOfPart || !kListsSmall<T>) {
     over_entries(load, [&](const CbsrRow& cbsr_row, uint2 mask, int, int) {
       const Terms<S::kPer> terms(cbsr_row, base);
       over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
@@ -169,29 +172,28 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       }
     }
   }
-  if constexpr (kScaling == Scaling::kListed) {
+  if constexpr (kListsSmall<T> && kOfPart) {
     if (differing.small.count > 0) add_small<S, CbsrRow>(p, part, sums, differing, scales);
   }
 }
 
-// Calls f(kernel) with both that the type has; words are read four at a time.
+// Calls f(kernel) with each that the type has; words are read four at a time.
 template <typename T, typename I, typename S, bool kWords, typename F>
-cudaError_t with_both(F f) {
-  constexpr Scaling kOther = kOneScale<T> ? Scaling::kCommon : Scaling::kListed;
-  static_assert(kOneScale<T> != kListsSmall<T>);
-  JAXGNN_TRY(f(forward<T, I, S, kWords, Scaling::kOwn>));
-  return f(forward<T, I, S, kWords, kOther>);
+cudaError_t with_each(F f) {
+  if constexpr (kOneScale<T>) JAXGNN_TRY(f(forward<T, I, S, kWords, Scaling::kCommon>));
+  JAXGNN_TRY(f(forward<T, I, S, kWords, Scaling::kOfRows>));
+  return f(forward<T, I, S, kWords, Scaling::kOfPart>);
 }
 
 template <typename T, typename I, typename S, typename F>
 cudaError_t with_forward(const Launch& launch, bool words, F f) {
   if constexpr (kReadsWords<T, I, S>) {
     if (launch.load || words) {
-      JAXGNN_TRY((with_both<T, I, S, true>(f)));
+      JAXGNN_TRY((with_each<T, I, S, true>(f)));
       if (!launch.load) return cudaSuccess;
     }
   }
-  return with_both<T, I, S, false>(f);
+  return with_each<T, I, S, false>(f);
 }
 
 }  // namespace
@@ -206,8 +208,7 @@ cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Rows& ro
     const WindowParams<T, I> p = params<T, I>(args);
     const size_t bytes = window_bytes(args, sizeof(int));
     JAXGNN_TRY(launch_kernel(launch, bound_rows<T>, blocks_of(rows.num_rows, 8 * kBoundedRows), 256,
-                             0, rows, args.size_codes, args.range, args.row_bounds, args.row_least,
-                             args.flags));
+                             0, rows, args.size_codes, args.range, args.row_bounds, args.flags));
     JAXGNN_TRY(with_window_share<I>(launch, args.k, [&](auto share) {
       return with_forward<T, I, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
         return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);

@@ -50,7 +50,6 @@ struct WindowParams : WindowSize<I> {
   const float* weight_sums;
   float* wide;
   const float* row_bounds;
-  const float* row_least;
 };
 
 template <typename T, typename I>
@@ -226,8 +225,7 @@ WindowParams<T, I> params(const MaxkWindowsArgs& args) {
           args.weights,
           args.weight_sums,
           args.wide,
-          args.row_bounds,
-          args.row_least};
+          args.row_bounds};
 }
 
 // f(Tag<T>{}, Tag<I>{}) for the type and the columns, or to load for all of them.

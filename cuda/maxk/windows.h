@@ -33,19 +33,17 @@ struct MaxkWindowsArgs {
   const void* row_offsets;  // of the receivers, for their degrees; backward: of a mean
   bool wide_offsets;
   bool mean;
-  const void* values;     // forward: [num_senders, k]
-  const uint32_t* words;  // forward: values and columns in one, read instead of them; or null
-  const void* columns;    // [num_senders, k]
-  void* dense;            // forward: the result, backward: the operand; [num_receivers, width]
-  float* partials;        // forward: [num_partials, window_rows, width]
-  uint32_t* range;        // of the values, or of dense; see fixed_point.cuh
-  const float* sizes;     // forward: of the CBSR rows
-  // Forward without weights: the same in a byte each, and scratch, [num_receivers] each.
-  const uint8_t* size_codes;
-  float* row_bounds;
-  float* row_least;
-  uint32_t* flags;  // forward: set for rows to compute again in float; zeros before
-  void* sums;       // backward: [num_senders, k], float or int64; zeroed here
+  const void* values;         // forward: [num_senders, k]
+  const uint32_t* words;      // forward: values and columns in one, read instead of them; or null
+  const void* columns;        // [num_senders, k]
+  void* dense;                // forward: the result, backward: the operand; [num_receivers, width]
+  float* partials;            // forward: [num_partials, window_rows, width]
+  uint32_t* range;            // of the values, or of dense; see fixed_point.cuh
+  const float* sizes;         // forward: of the CBSR rows
+  const uint8_t* size_codes;  // forward without weights: the same in a byte each
+  float* row_bounds;          // forward without weights: scratch, [num_receivers]
+  uint32_t* flags;            // forward: set for rows to compute again in float; zeros before
+  void* sums;                 // backward: [num_senders, k], float or int64; zeroed here
   int64_t num_senders;
   int64_t num_edges;
   int64_t width;

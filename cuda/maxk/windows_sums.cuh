@@ -80,8 +80,8 @@ __device__ inline float bound_unit(const WindowParams<T, I>& p, const Part& part
   return __uint_as_float(p.range[kRangeLargest]) / most;
 }
 
-// Adds an entry to the bounds of its rows r for which takes(r, size).
-template <typename T, typename I, typename Takes>
+// Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
+template <bool kSmallest, typename T, typename I, typename Takes>
 __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float unit,
                                   Bounds& bounds, Takes takes) {
   const float size = p.sizes[p.windows.senders[entry]];
@@ -90,7 +90,7 @@ __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float 
   over_receivers(p.windows.masks[entry], [&](int r) {
     if (!takes(r, size)) return;
     atomicAdd(bounds.sum + r, bound);
-    atomicMin(bounds.smallest + r, __float_as_uint(size));
+    if (kSmallest) atomicMin(bounds.smallest + r, __float_as_uint(size));
   });
 }
 
@@ -124,16 +124,17 @@ struct Scales {
   int most[kWindowRows / 32];  // terms of a row
 };
 
-// What else is known of the rows where CBSR rows are small for some.
+// What else is known of rows that are bounded within a part.
 struct Differing {
   float least[kWindowRows];  // size of a CBSR row that is not small
   int terms[kWindowRows];    // at most
-  Bounds bounds;             // of the sums of those that are
+  Bounds bounds;
   SmallEntries small;
 
-  __device__ void set(int r, int n, float least_size) {
-    least[r] = least_size;
+  __device__ void clear(int r, int n) {
+    least[r] = 0.0f;
     terms[r] = n;
+    bounds.clear(r);
     small.in_row[r] = false;
     if (r == 0) small.count = 0;
   }
@@ -167,6 +168,26 @@ __device__ inline int receiver_if_any(const WindowParams<T, I>& p, const Part& p
 template <typename T>
 constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
+// Sets the scales of rows whose CBSR rows differ, by those within a part, and which size is small.
+// Left by all threads together.
+template <typename T, typename I>
+__device__ inline void bound_part(const WindowParams<T, I>& p, const Part& part, Differing& rows,
+                                  Scales& scales) {
+  const float unit = bound_unit(p, part);
+  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWindowThreads) {
+    add_bounds<!kListsSmall<T>>(p, e, unit, rows.bounds, [](int, float) { return true; });
+  }
+  __syncthreads();
+  if (const int r = threadIdx.x; r < kWindowRows && rows.terms[r] > 0) {
+    const float bound = static_cast<float>(rows.bounds.sum[r]) * unit;
+    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
+    rows.least[r] = least_size<T>(bound, rows.terms[r]);
+    const bool has_small = __uint_as_float(rows.bounds.smallest[r]) < rows.least[r];
+    if (!kListsSmall<T> && has_small) p.flags[receiver_of(p, part, r)] = 1;
+  }
+  __syncthreads();
+}
+
 // Adds the sums of the small CBSR rows to the results.
 template <typename S, typename CbsrRow, typename T, typename I>
 __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, int4* sums,
@@ -183,7 +204,7 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
   __syncthreads();
   const float unit = bound_unit(p, part);
   for (int i = threadIdx.x; i < count; i += kWindowThreads) {
-    add_bounds(p, entry(i), unit, bounds, is_small);
+    add_bounds<true>(p, entry(i), unit, bounds, is_small);
   }
   __syncthreads();
   if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {

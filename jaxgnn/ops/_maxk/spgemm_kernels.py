@@ -200,9 +200,10 @@ def _scratch(static: _Product, operands: _Operands) -> int:
     num_cbsr_rows, k = operands.values.shape
     num_rows = operands.rows.num_rows
     num_packed = num_cbsr_rows * k if _packs(static, operands.values) else 0
-    # A flag for each row; with weights one number more, else two, and a byte for each CBSR row.
-    more = num_rows if operands.weights is not None else 2 * num_rows + -(-num_cbsr_rows // 4)
-    return SCRATCH + num_packed + num_cbsr_rows + num_rows + more
+    # For each row a flag and a bound, or the sum of its weights; without weights a byte for each
+    # CBSR row.
+    codes = 0 if operands.weights is not None else -(-num_cbsr_rows // 4)
+    return SCRATCH + num_packed + num_cbsr_rows + 2 * num_rows + codes
 
 
 def _dense(static: _Product, operands: _Operands) -> Array:

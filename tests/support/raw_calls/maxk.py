@@ -150,7 +150,7 @@ def maxk_spmm_windows(g: Graph) -> Call:
             "out": ((ROWS, FEATURES), F32),
             # A part more, padded with zeros, has place 0: what the parts' contents say is trusted.
             "partials": ((1, 64, FEATURES), F32),
-            "scratch": ((8 + COLUMNS + 3 * ROWS + -(-COLUMNS // 4),), U32),
+            "scratch": ((8 + COLUMNS + 2 * ROWS + -(-COLUMNS // 4),), U32),
         },
         {"packed": 0, "reduce": 0},
         # How many places there are the parts say.
