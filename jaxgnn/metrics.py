@@ -419,12 +419,18 @@ def _positive(labels: Any) -> Any:
     return labels if labels.dtype == bool else labels > 0
 
 
+def _is_narrow(array: Any) -> bool:
+    """Whether it is of 16-bit floats."""
+    return array.dtype.itemsize == 2 and jnp.issubdtype(array.dtype, jnp.floating)
+
+
 def _alike(xp: Any, *arrays: Any) -> list[Any]:
     """The arrays in one dtype that holds them all, under `jax_numpy_dtype_promotion="strict"`
-    too."""
+    too; 16-bit floats in one that holds the numbers of classes beside them."""
+    wide = [array.astype(_dtype(xp, array)) if _is_narrow(array) else array for array in arrays]
     with jax.numpy_dtype_promotion("standard"):
-        dtype = xp.result_type(*arrays)
-    return [array.astype(dtype) for array in arrays]
+        dtype = xp.result_type(*wide)
+    return [array.astype(dtype) for array in wide]
 
 
 def _integer(xp: Any) -> Any:

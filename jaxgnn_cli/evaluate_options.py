@@ -87,8 +87,10 @@ class EvaluateOptions:
         """
         from jaxgnn.train.evaluation import STRATEGIES, InferenceSample
 
-        strategies = choices(self.strategy or _STRATEGIES, "--strategy", STRATEGIES)
-        sizes = integers(self.sample_size or _SIZES, "--sample-size", 1, 4096)
+        strategies = _STRATEGIES if self.strategy is None else self.strategy
+        sizes = _SIZES if self.sample_size is None else self.sample_size
+        strategies = choices(strategies, "--strategy", STRATEGIES)
+        sizes = integers(sizes, "--sample-size", 1, 4096)
         rates = [] if self.drop_edge is None else shares(self.drop_edge, "--drop-edge")
         taken = [InferenceSample(*pair) for pair in itertools.product(strategies, sizes)]
         dropped = [InferenceSample("dropedge", drop_rate=rate) for rate in rates]

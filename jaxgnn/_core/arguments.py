@@ -39,3 +39,17 @@ def check_fill_value(fill_value: Any, dtype: Any) -> None:
     least, most = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if whole else (0, 1)
     if not least <= fill_value <= most or fill_value != int(fill_value):
         raise ValueError(f"fill_value: expected an integer within {dtype}, got {fill_value}")
+
+
+def check_integers_fit(values: Any, name: str) -> None:
+    """Raises if 64-bit integers of the host are beyond the 32 bits that JAX makes of them."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu" or not values.size:
+        return
+    kind = jax.dtypes.canonicalize_dtype(values.dtype)
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    for value in (values.min(), values.max()):
+        if not least <= value <= most:
+            raise ValueError(
+                f"{name}: expected integers that {kind} holds (JAX's without jax_enable_x64), "
+                f"got {value}"
+            )

@@ -271,8 +271,13 @@ def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
     if not _is_scalar(other):
         template = f"({{}} {sign} {{}})"
         return apply(sign, lambda a, b: binary(function, a, b), [a, b], template=template)
-    if sign == "*" or (sign == "/" and edges is a):
-        return scale(edges, other if sign == "*" else 1 / other)
+    if jnp.iscomplexobj(other):
+        raise TypeError(f"edges {sign} scalar: expected a real number, got {other}")
+    if sign == "*":
+        return scale(edges, other)
+    if sign == "/" and edges is a:
+        # In the dtype of the sums: the inverse of a number of 16 bits has more digits.
+        return scale(edges, 1 / jnp.asarray(other).astype(accumulation_dtype(edges.dtype)))
 
     def with_scalar(x: Array) -> Array:
         scalar = jnp.asarray(other).astype(x.dtype)

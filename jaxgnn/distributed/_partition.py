@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Int
 
 from jaxgnn._core import checks, platform
@@ -80,7 +81,8 @@ class Partition:
             RuntimeError: the compiled CPU module is missing.
         """
         offsets, senders = _host_csr(graph)
-        parts = checks.integer(parts, "parts", 1, max(1, offsets.size - 1))
+        _check_nodes(offsets)
+        parts = checks.integer(parts, "parts", 1, offsets.size - 1)
         owner = np.asarray(owner)
         check_owners(owner, offsets.size - 1, parts, "owner", "integers", "parts")
         owner = np.ascontiguousarray(owner, np.int32)
@@ -199,6 +201,7 @@ def partition(
     """
     offsets, senders = _host_csr(graph)
     num_nodes, num_edges = offsets.size - 1, senders.size
+    _check_nodes(offsets)
     parts = checks.integer(parts, "parts", 1, num_nodes)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
@@ -269,11 +272,10 @@ def _host_csr(graph: Graph | CSR) -> tuple[np.ndarray, np.ndarray]:
             f"graph: expected a jaxgnn.Graph or a jaxgnn.data.CSR, got {type(graph).__name__}"
         )
     if isinstance(graph, Graph):
-        if graph.num_senders != graph.num_receivers:
-            raise ValueError(
-                f"graph: expected as many senders as receivers, got {graph.num_senders} senders "
-                f"and {graph.num_receivers} receivers"
-            )
+        if isinstance(graph.row_offsets, Tracer):
+            raise TypeError("graph: expected one that is not traced: it is split outside jax.jit")
+        if not graph.is_square:
+            raise ValueError(f"graph: expected a square graph, got {graph}")
         return np.asarray(graph.row_offsets).astype(np.int64), np.asarray(graph.senders)
     offsets, senders = np.asarray(graph.row_offsets), np.asarray(graph.senders)
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or offsets.size == 0:
@@ -287,6 +289,11 @@ def _host_csr(graph: Graph | CSR) -> tuple[np.ndarray, np.ndarray]:
     if not senders.flags.c_contiguous:
         raise ValueError("senders: expected contiguous memory, got strides")
     return np.ascontiguousarray(offsets, np.int64), senders
+
+
+def _check_nodes(offsets: np.ndarray) -> None:
+    if offsets.size < 2:
+        raise ValueError("graph: expected at least one node, got none")
 
 
 def _native() -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from jaxgnn._core.arguments import check_fill_value
+from jaxgnn._core.arguments import check_fill_value, check_integers_fit
 from jaxgnn._core.checks import choice
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_list
@@ -266,6 +266,7 @@ def _chosen(kept: Array, values: Array, fill: Array) -> Array:
 
 
 def _rows(values: Any, name: str) -> Array:
+    check_integers_fit(values, name)
     try:
         array = jnp.asarray(values)
     except (TypeError, ValueError) as error:  # strings, rows of several lengths

@@ -68,7 +68,7 @@ def laplacian_pe(
     Raises:
         TypeError: `graph` is no `Graph`, or is traced.
         ValueError: the graph is rectangular, it or the weights are not symmetric, a weight is
-            negative, or `k` is out of range.
+            negative or not finite, or `k` is out of range.
 
     Source: Dwivedi et al., "Benchmarking graph neural networks", JMLR 2023.
     """
@@ -80,6 +80,8 @@ def laplacian_pe(
     if count >= n:
         raise ValueError(f"k: expected less than the {n} nodes, got {count}")
     adjacency = _adjacency(graph, weights)
+    if not np.isfinite(adjacency.data).all():
+        raise ValueError("weights: expected finite numbers, got NaN or infinite ones")
     adjacency.setdiag(0)
     if adjacency.nnz and (abs(adjacency - adjacency.T).max() > 1e-6 * abs(adjacency).max()):
         raise ValueError("graph: expected a symmetric one; see to_undirected")

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Shaped
 
-from jaxgnn._core.arguments import check_fill_value
+from jaxgnn._core.arguments import check_fill_value, check_integers_fit
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
@@ -105,6 +105,7 @@ def rebuild(
     )
     if values is None:
         return result, None
+    check_integers_fit(values, "weights")
     taken = _take(values, sources, added, fill_value)
     return result, device_array(taken) if isinstance(taken, np.ndarray) else taken
 

@@ -45,7 +45,8 @@ def gcn_norm(
     Raises:
         TypeError: `graph` is no `Graph`, or is traced, the weights are no real numbers, or an
             option that is `True` or `False` is something else.
-        ValueError: the graph is rectangular, or the weights are not of its edges.
+        ValueError: the graph is rectangular, the weights are not of its edges, or there is a
+            `fill_value` without `add_self_loops`.
 
     Source: Kipf and Welling, "Semi-supervised classification with graph convolutional
     networks", ICLR 2017.
@@ -53,6 +54,8 @@ def gcn_norm(
     values = host_edges(graph, weights, square=True, real=True)[2]
     improved = boolean(improved, "improved")
     add_self_loops = boolean(add_self_loops, "add_self_loops")
+    if fill_value is not None and not add_self_loops:
+        raise ValueError(f"fill_value: expected add_self_loops=True with it, got {fill_value}")
     if fill_value is None:
         fill_value = 2.0 if improved and values is not None else 1.0
     if values is None:

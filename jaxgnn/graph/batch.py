@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Int, Shaped
 
-from jaxgnn._core.arguments import as_integer, check_fill_value
+from jaxgnn._core.arguments import as_integer, check_fill_value, check_integers_fit
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import _csr, _edge_list
 from jaxgnn.graph._graph import Graph
@@ -373,6 +373,7 @@ def _union(
             f"data: expected {real} rows, one for each of the {what}, got {rows.shape[0]}"
         )
     check_fill_value(fill_value, rows.dtype)
+    check_integers_fit(rows, "data")
     padding = np.full((size - real, *rows.shape[1:]), fill_value, rows.dtype)
     return device_array(np.concatenate([rows, padding]))
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Real
 from jaxgnn._core import checks, ffi, platform
 from jaxgnn.graph import Graph
 from jaxgnn.ops._sampling.host_rows import TARGET, HostRows, cpu_device, gather_host_rows
+from jaxgnn.ops._sampling.sample import numbers_below
 
 
 @jax.tree_util.register_pytree_node_class
@@ -97,12 +98,11 @@ class HostFeatures:
         Raises:
             TypeError: `nodes` are no integers.
         """
-        nodes = jnp.asarray(nodes)
+        nodes = nodes if isinstance(nodes, np.ndarray) else jnp.asarray(nodes)
         if not jnp.issubdtype(nodes.dtype, jnp.integer):
             raise TypeError(f"nodes: expected integers, got {nodes.dtype}")
         num_nodes, width = self._shape
-        inside = (nodes >= 0) & (nodes < num_nodes)
-        flat = jnp.where(inside, nodes, -1).astype(jnp.int32).reshape(-1)
+        flat = numbers_below(nodes, num_nodes, jnp.int32).reshape(-1)
         rows = gather_host_rows(self._rows, flat, num_nodes, width, self._dtype)
         return rows.reshape(*nodes.shape, width)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxgnn._core import checks
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data import NodeDataset
 from jaxgnn.distributed import Partition
 from jaxgnn.distributed._choose_partition import choose_partition
@@ -145,7 +148,9 @@ def plan(
         Also layouts that do not fit, or in which the model does not work: `Plan.reason`.
 
     Raises:
-        TypeError: `config` is no `TrainConfig`, or `dataset` no `NodeDataset`.
+        TypeError: `config` is no `TrainConfig`, `dataset` no `NodeDataset`, or another argument of
+            another type.
+        ValueError: an unknown layout, or a `bandwidth` or `limit` that is not above 0.
         ConfigError: options that cannot be, a run of mini-batches or links, or a model with values
             on the edges.
         DataError: data that cannot be read.
@@ -157,6 +162,11 @@ def plan(
         raise ConfigError("plan: expected a run on the whole graph of --task node")
     if config.edge_weights:
         raise ConfigError("--edge-weights: jaxgnn plan expected none: it times sums without")
+    if config.features == "embedding":
+        raise ConfigError(
+            "--features: jaxgnn plan expected the data's, got embedding: it times some of the nodes"
+        )
+    _check_arguments(devices, layouts, bandwidth, limit, partitions)
     given = {each.parts: each for each in partitions}
     folder = None
     if dataset is None:
@@ -209,6 +219,27 @@ def plan(
                 continue
             plans.append(_estimate(found, rates, limit, bandwidth, layout, parts, columns, part))
     return plans
+
+
+def _check_arguments(
+    devices: Any, layouts: Any, bandwidth: Any, limit: Any, partitions: Any
+) -> None:
+    """Raises for what `plan` cannot take, but the options and the data."""
+    for name, value in (("devices", devices), ("layouts", layouts), ("partitions", partitions)):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"{name}: expected a sequence, got {value!r}")
+    for count in devices:
+        if as_integer(count) is None:
+            raise TypeError(f"devices: expected integers, got {count!r}")
+    for layout in layouts:
+        checks.choice(layout, "layouts", LAYOUTS)
+    for each in partitions:
+        if not isinstance(each, Partition):
+            raise TypeError(f"partitions: expected Partition, got {type(each).__name__}")
+    if checks.number(bandwidth, "bandwidth", 0, math.inf) == 0:
+        raise ValueError("bandwidth: expected a number above 0, got 0")
+    if limit is not None:
+        checks.integer(limit, "limit", 1, 2**63 - 1)
 
 
 def memory_limit() -> int:

@@ -215,3 +215,14 @@ def test_scores_times_a_scalar_of_any_type(scalar, many):
         message = segment_normalize(scores * scalar) * u
         assert explain(message).startswith(planned)
         np.testing.assert_allclose(gather(message)[0], 1, rtol=2**-9)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_scalar_of_16_bits_divides_as_the_number_that_it_is(fuse):
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    u, _ = scatter(graph, jnp.full((3, 1), 3.0), jnp.zeros((3, 1)))
+    for three in (jnp.bfloat16(3), np.float16(3), np.int32(3), 3):
+        np.testing.assert_array_equal(gather(u / three, fuse=fuse), np.ones((3, 1)))
+    assert np.isposinf(gather(u / 0, fuse=fuse)).all()
+    with pytest.raises(TypeError, match="expected a real number, got 1j"):
+        u * np.complex64(1j)

@@ -197,3 +197,10 @@ def test_refusals(call, message):
 def test_macro_f1_of_classes_needs_their_number_under_jit():
     with pytest.raises(ValueError, match="num_classes: expected the number of classes under jit"):
         jax.jit(metrics.macro_f1)(jnp.arange(3), jnp.arange(3))
+
+
+@pytest.mark.parametrize(("dtype", "label"), [("bfloat16", 257), ("float16", 2049)])
+def test_classes_are_not_rounded_to_those_of_16_bit_predictions(dtype, label):
+    labels, predictions = jnp.array([label]), jnp.array([label - 1], dtype)
+    for score in (metrics.accuracy, metrics.micro_f1, metrics.macro_f1):
+        assert score(labels, predictions) == 0

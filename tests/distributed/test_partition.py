@@ -2,6 +2,7 @@
 
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -150,8 +151,19 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match=message):
             distributed.Partition.of_owners(star, owner, 2)
     one = np.zeros(1, int)
-    with pytest.raises(ValueError, match="graph: expected as many senders"):
-        distributed.partition(jaxgnn.Graph.from_edges(one, one, num_senders=2, num_receivers=1), 1)
+    for receivers in (1, 2):
+        graph = jaxgnn.Graph.from_edges(one, one, num_senders=2, num_receivers=receivers)
+        with pytest.raises(ValueError, match="graph: expected a square graph, got Graph"):
+            distributed.partition(graph, 1)
+    empty = jaxgnn.Graph.from_edges([], [], num_nodes=0)
+    for call in (
+        lambda: distributed.partition(empty, 1),
+        lambda: distributed.Partition.of_owners(empty, np.zeros(0, np.int32), 1),
+    ):
+        with pytest.raises(ValueError, match="graph: expected at least one node, got none"):
+            call()
+    with pytest.raises(TypeError, match="graph: expected one that is not traced"):
+        jax.jit(lambda graph: distributed.partition(graph, 2).parts)(star)
     offsets, senders = np.array([0, 1, 2]), np.array([0, 1], np.int32)
     for csr, message in (
         (CSR(offsets, senders + np.int32(1)), "senders: expected ids"),

@@ -194,9 +194,22 @@ def test_what_is_refused(capsys):
     for options, devices, message in (
         ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
         ({}, [61], "--devices: expected at most 60, the nodes of the graph, got 61"),
+        ({"features": "embedding"}, [2], "--features: jaxgnn plan expected the data's, got embedd"),
     ):
         with pytest.raises(ConfigError, match=message):
             plan(TrainConfig(hidden=8, **options), devices, dataset=dataset)
+    for options, error, message in (
+        ({"layouts": ["columns"]}, ValueError, "layouts: expected one of .* got 'columns'"),
+        ({"layouts": "rows"}, TypeError, "layouts: expected a sequence, got 'rows'"),
+        ({"devices": 2}, TypeError, "devices: expected a sequence, got 2"),
+        ({"devices": [2.5]}, TypeError, r"devices: expected integers, got 2\.5"),
+        ({"bandwidth": -1e9}, ValueError, "bandwidth: expected a finite number from 0, got -1"),
+        ({"bandwidth": 0}, ValueError, "bandwidth: expected a number above 0, got 0"),
+        ({"limit": -1}, ValueError, "limit: expected an integer from 1"),
+        ({"partitions": [3]}, TypeError, "partitions: expected Partition, got int"),
+    ):
+        with pytest.raises(error, match=message):
+            plan(TrainConfig(hidden=8), **{"devices": [2], "dataset": dataset, **options})
     for arguments, message in (
         (["--devices", "2,x"], "--devices: expected integers"),
         (["--bandwidth", "0"], "--bandwidth: expected"),

@@ -284,3 +284,20 @@ def test_fill_values_are_exact(dtype, fill, deduplicate):
         deduplicate=deduplicate,
     )
     np.testing.assert_array_equal(graph.unsort_edge_data(data, fill_value=fill), [1, fill, 2])
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(2**31, np.int64), (2**32, np.uint64)])
+def test_integers_that_32_bits_do_not_hold(value, dtype):
+    """Times in milliseconds, say: JAX would wrap them around."""
+    data, ends = np.array([1, value], dtype), ([0, 1], [1, 0])
+    graph = Graph.from_edges(*ends)
+    for name, call in (
+        ("edge_data", lambda: Graph.from_edges(*ends, edge_data=data)),
+        ("data", lambda: graph.sort_edge_data(data)),
+        ("weights", lambda: transform.add_self_loops(graph, data)),
+        ("data", lambda: batch.union_node_data(batch.disjoint_union([graph]), [data])),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}: expected integers that .* got {value}"):
+            call()
+    with jax.enable_x64():
+        assert Graph.from_edges(*ends, edge_data=data)[1].max() == value

@@ -202,3 +202,10 @@ def test_equal_to_pyg():
             )
             own = {("normalize" if key == "norm" else key): options[key] for key in options}
             close(theirs.edge_attr, mine(graph, positions, **own), atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_laplacian_pe_of_weights_that_are_not_finite(value):
+    graph = Graph.from_edges([0, 1, 1, 2], [1, 0, 2, 1])
+    with pytest.raises(ValueError, match="weights: expected finite numbers"):
+        transform.laplacian_pe(graph, 1, [value, value, 1, 1])

@@ -357,6 +357,8 @@ def test_errors():
             transform.add_self_loops(graph, np.ones(2, dtype), fill_value=value)
     with pytest.raises(TypeError, match="fill_value: expected a number, got '1'"):
         transform.add_self_loops(graph, np.ones(2), fill_value="1")  # pyright: ignore
+    with pytest.raises(ValueError, match="fill_value: expected add_self_loops=True with it, got 9"):
+        transform.gcn_norm(graph, np.ones(2), add_self_loops=False, fill_value=9)
     for option in ("improved", "add_self_loops"):
         with pytest.raises(TypeError, match=f"{option}: expected True or False, got 2"):
             transform.gcn_norm(graph, **{option: 2})  # pyright: ignore

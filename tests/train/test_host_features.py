@@ -62,6 +62,16 @@ def test_rows(impl, width, dtype):
             np.testing.assert_array_equal(rows, expected(features, lines))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int64])
+def test_nodes_of_narrow_and_wide_integers(dtype):
+    features = matrix(3, np.float32, 40_000)
+    nodes = np.array([0, 3, 100, 127, 39_999, 2**32 + 1], np.int64).astype(dtype)
+    rows = HostFeatures(features).take(nodes)
+    inside = (nodes >= 0) & (nodes < 40_000)
+    np.testing.assert_array_equal(rows[inside], features[nodes[inside]])
+    assert not np.any(rows[~inside])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("width", [1, 3, 16, 100, 602])
