@@ -75,6 +75,8 @@ def on_nodes(e: Applied) -> Edges:
     ends = {o.sender if isinstance(o, NodeGather) else None for o in e.operands}
     if len(ends) != 1 or None in ends:
         return e
+    if not jnp.issubdtype(e.dtype, jnp.floating):
+        return e  # masks and indices: the operations by kernels gather numbers
     nodes = [o for o in e.operands if isinstance(o, NodeGather)]
     if e.graph.num_edges == 0:
         x = jnp.zeros((nodes[0].x.shape[0], *e.features), e.dtype)

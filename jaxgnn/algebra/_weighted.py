@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxgnn.algebra._edges import EdgeInput, Edges, SparseGather
@@ -21,11 +22,17 @@ def weighted_rows(request: Request) -> Plan | None:
     rows = x.x[..., None] if weight is not None and weight.features == x.features != () else x.x
 
     def run() -> Array:
-        weights = None if weight is None else request.values(weight)
+        weights = None if weight is None else _numbers(request, weight)
         out = spmm(x.graph, rows, weights, reduce=request.reduce, impl=request.impl)
         return out.reshape(x.graph.num_receivers, *x.features).astype(request.dtype)
 
     return _with_weight(request, weight, Plan(f"spmm({request.reduce}) of {x.text}", run))
+
+
+def _numbers(request: Request, weight: Edges) -> Array:
+    """The values of a weight; a mask as 0 and 1."""
+    values = request.values(weight)
+    return values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(request.wide)
 
 
 def _weighted_sparse_rows(request: Request, weight: Edges | None, x: SparseGather) -> Plan | None:
@@ -36,7 +43,7 @@ def _weighted_sparse_rows(request: Request, weight: Edges | None, x: SparseGathe
         return None
 
     def run() -> Array:
-        weights = None if weight is None else request.values(weight)
+        weights = None if weight is None else _numbers(request, weight)
         out = maxk_spmm(x.graph, x.rows, weights, reduce=reduce, impl=request.impl)
         return out.astype(request.dtype)
 

@@ -226,3 +226,26 @@ def test_a_scalar_of_16_bits_divides_as_the_number_that_it_is(fuse):
     assert np.isposinf(gather(u / 0, fuse=fuse)).all()
     with pytest.raises(TypeError, match="expected a real number, got 1j"):
         u * np.complex64(1j)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_masks_and_indices_between(reduce):
+    """What is no floating number is made on the edges, and is a weight as 0 or 1."""
+    graph = Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 2])
+    x = jnp.array([[1.0, -2.0], [3.0, 4.0], [-5.0, 6.0]])
+    u, v = scatter(graph, x, x[::-1])
+    s = edge_values(graph, jnp.array([1.0, -2.0, 3.0, 0.5]))
+
+    def positive(edges):
+        return apply_edge(lambda x: x > 0, edges)
+
+    largest = apply_edge(lambda x: jnp.argmax(x, -1)[:, None], u)
+    for edges in (
+        apply_edge(lambda mask, y: jnp.where(mask, y, 0.0), positive(u), v),
+        apply_edge(lambda column, y: jnp.where(column == 1, y, 0.0), largest, v),
+        positive(s) * u,
+        positive(s) * v,
+    ):
+        fused, apart = (gather(edges, reduce, fuse=fuse) for fuse in (True, False))
+        np.testing.assert_array_equal(fused, apart)
+        assert np.asarray(fused).any()
