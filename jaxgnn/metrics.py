@@ -7,7 +7,7 @@ float64 operands: float64), so that a score can be part of a jitted step.
 Labels and predictions have one shape: `[rows]`, or `[rows, tasks]` with a score for each task, of
 which the mean over the tasks that have one is returned, as OGB does. A NaN among floating labels
 is a label that is not known: it counts nowhere. `mask`, `[rows]`, leaves rows out, such as padding.
-A score that is not defined (no rows, or one class alone for ROC AUC) is NaN.
+A score that is not defined (no rows, or one class alone for ROC AUC and AP) is NaN.
 """
 
 from __future__ import annotations
@@ -150,22 +150,27 @@ def macro_f1(
 
     Args:
         labels, predictions, mask: as of `micro_f1`.
-        num_classes: of classes `[rows]`, from 0; needed under `jax.jit`.
+        num_classes: of classes `[rows]`, which are then from 0 on; needed under `jax.jit`, where
+            others count as none.
 
     Raises:
-        TypeError, ValueError: no arrays of numbers, or of other shapes, or no `num_classes` under
-            `jax.jit`.
+        TypeError, ValueError: no arrays of numbers, or of other shapes, classes beyond
+            `num_classes`, or none given under `jax.jit`.
     """
     xp, true, predicted, valid = _arguments(labels, predictions, mask)
     if true.ndim == 2:
         hits, misses = _confusion(xp, true, predicted, valid)
         counted = valid.any(axis=0)
     else:
+        traced = any(isinstance(a, Tracer) for a in (true, predicted, valid))
         if num_classes is None:
-            if any(isinstance(a, Tracer) for a in (true, predicted)):
+            if traced:
                 raise ValueError("num_classes: expected the number of classes under jit, got none")
-            num_classes = _num_classes(true, predicted, np.asarray(valid))
-        classes = xp.arange(checks.integer(num_classes, "num_classes", 0, 2**31 - 1))
+            classes = xp.asarray(_classes(true, predicted, np.asarray(valid)))
+        else:
+            classes = xp.arange(checks.integer(num_classes, "num_classes", 0, 2**31 - 1))
+            if not traced:
+                _check_classes(_classes(true, predicted, np.asarray(valid)), num_classes)
         true, predicted = (_one_hot(xp, a, classes) for a in (true, predicted))
         columns = xp.broadcast_to(valid[:, None], true.shape)
         hits, misses = _confusion(xp, true, predicted, columns)
@@ -317,13 +322,17 @@ def _confusion(xp: Any, labels: Any, predictions: Any, valid: Any) -> tuple[Any,
     return hits, ((true ^ predicted) & valid).sum(axis=0, dtype=_integer(xp))
 
 
-def _num_classes(labels: Any, predictions: Any, valid: np.ndarray) -> int:
-    """One more than the largest class of the rows that count."""
-    largest = -1
-    for classes in (np.asarray(labels)[valid], np.asarray(predictions)[valid]):
-        classes = classes[classes == classes]  # NaN is no class
-        largest = max(largest, int(classes.max())) if classes.size else largest
-    return largest + 1
+def _classes(labels: Any, predictions: Any, valid: np.ndarray) -> np.ndarray:
+    """The classes of the rows that count; NaN is none."""
+    found = [np.unique(np.asarray(rows)[valid]) for rows in (labels, predictions)]
+    classes = np.unique(np.concatenate([rows.astype(np.float64) for rows in found]))
+    classes = classes[~np.isnan(classes)]
+    return classes.astype(np.int64) if (classes == np.floor(classes)).all() else classes
+
+
+def _check_classes(classes: np.ndarray, num_classes: int) -> None:
+    for value in classes[(classes < 0) | (classes >= num_classes)][:1]:
+        raise ValueError(f"labels: expected classes from 0 to {num_classes - 1}, got {value}")
 
 
 def _one_hot(xp: Any, rows: Any, classes: Any) -> Any:

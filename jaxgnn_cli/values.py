@@ -25,7 +25,7 @@ def shares(text: str, name: str) -> list[float]:
     numbers = []
     for part in text.split(","):
         known = re.fullmatch(r"[0-9]{0,9}\.?[0-9]{0,20}", part) and part not in ("", ".")
-        if not known or not float(part) < 1:
+        if not known or not round(float(part), 12) < 1:
             raise UsageError(f"{name}: expected numbers from 0 to less than 1, got {text!r}")
         numbers.append(float(part))
     return numbers

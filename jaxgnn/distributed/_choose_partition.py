@@ -35,6 +35,13 @@ def choose_owners(
         ValueError: a method of another name, or a partition of other parts or nodes.
     """
     if isinstance(given, str):
+        if parts > graph.num_senders:
+            if given != "block":
+                raise ValueError(
+                    f'partition: expected "block" for more devices, {parts}, than the '
+                    f"{graph.num_senders} nodes, got {given!r}"
+                )
+            return equal_edges(np.asarray(graph.row_offsets), parts)
         split = stream(graph, parts) if given == "stream" else None
         return (split or partition(graph, parts, method=given)).owner
     if given is not None:

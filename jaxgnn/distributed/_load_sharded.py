@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
+from jaxgnn._core import checks
 from jaxgnn._core.limits import DataError, reading
 from jaxgnn.distributed import _partition_files as files
 from jaxgnn.distributed._arguments import check_axes, sent_bytes
@@ -94,10 +95,13 @@ def load_sharded(
 
     Raises:
         DataError: an interrupted, damaged or mismatched folder; it names the file.
-        TypeError: `mesh` is no mesh, or `overlap` no bool.
+        TypeError: `mesh` is no mesh, or `row_schedule` or `overlap` no bool.
         ValueError: axes that the mesh does not have, or parts that are no multiple of its devices.
     """
     mesh = check_axes(mesh, rows, features, exchange_dtype, overlap)
+    if rows is None:
+        raise ValueError(f"rows: expected an axis of {mesh.axis_names}, got None")
+    row_schedule = checks.boolean(row_schedule, "row_schedule")
     manifest = files.read_manifest(directory)
     count, total = mesh.shape[rows], manifest["parts"]
     if total % count:

@@ -110,8 +110,11 @@ class Partition:
             data: what the manifest is to say of them, as JSON.
 
         Raises:
+            TypeError: `graph` is none, `arrays` or `edge_arrays` no mapping of names, or `data` no
+                mapping that JSON has.
             ValueError: another graph, arrays of another size, names that cannot be files' or are
-                of both kinds of arrays, or a directory with files.
+                of both kinds of arrays, numbers in `data` that are not finite, or a directory with
+                files or that is a file.
         """
         offsets, senders = _host_csr(graph)
         if cpu_module is not None and offsets.size == self.owner.size + 1:

@@ -72,6 +72,9 @@ def save(
     for name in edge_arrays:
         if name in arrays:
             raise ValueError(f"edge_arrays: expected other names than those of arrays, got {name}")
+    described = None if data is None else _as_json(data)
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"directory: expected a directory, got the file {os.fspath(directory)!r}")
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()):
         raise ValueError(f"directory: expected an empty one, got {os.fspath(directory)!r}")
@@ -103,14 +106,30 @@ def save(
     }
     if edge_arrays:
         manifest["edge_arrays"] = sorted(edge_arrays)
-    if data is not None:
-        manifest["data"] = dict(data)
+    if described is not None:
+        manifest["data"] = described
     temporary = root / f"{_MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1), "utf-8")
     os.replace(temporary, root / _MANIFEST)
 
 
+def _as_json(data: Any) -> dict[str, Any]:
+    """`data`, which JSON can have; before anything is written."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"data: expected a mapping, got {type(data).__name__}")
+    try:
+        json.dumps(dict(data), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"data: expected what JSON has: {error}") from error
+    return dict(data)
+
+
 def _checked(arrays: Mapping[str, Any], what: str, rows: int) -> dict[str, np.ndarray]:
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"{what}: expected arrays by name, got {type(arrays).__name__}")
+    for name in arrays:
+        if not isinstance(name, str):
+            raise TypeError(f"{what}: expected names, got {name!r}")
     found = {name: np.asarray(values) for name, values in arrays.items()}
     for name, values in found.items():
         if not name.isidentifier() or name in _OWN:

@@ -36,12 +36,32 @@ class InferenceSample:
     Attributes:
         strategy: one of `jaxgnn.sampled_spmm`.
         sample_size: the most edges of a node.
-        drop_rate: with `"dropedge"`, the probability to drop an edge.
+        drop_rate: with `"dropedge"`, the probability to drop an edge, to twelve decimals.
+
+    Raises:
+        TypeError, ValueError: an unknown strategy, a number that it does not take, is without or
+            that is out of range.
     """
 
     strategy: str = "all"
     sample_size: int | None = None
     drop_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.choice(self.strategy, "strategy", ("all", *STRATEGIES, "dropedge"))
+        for name, strategies in (("sample_size", STRATEGIES), ("drop_rate", ("dropedge",))):
+            value = getattr(self, name)
+            if (value is not None) != (self.strategy in strategies):
+                expected = "a number" if value is None else "None"
+                raise ValueError(
+                    f"{name}: expected {expected} with strategy={self.strategy!r}, got {value}"
+                )
+        if self.sample_size is not None:
+            checks.integer(self.sample_size, "sample_size", 1, 4096)
+        if self.drop_rate is not None:
+            checks.number(self.drop_rate, "drop_rate", 0, 1)
+            if _kept(self.drop_rate) == 0:
+                raise ValueError(f"drop_rate: expected less than 1, got {self.drop_rate}")
 
     @property
     def draws(self) -> bool:
@@ -127,13 +147,21 @@ def evaluate(
 
     Raises:
         ConfigError: a model that cannot aggregate a sample.
-        TypeError: `num_runs` or `num_draws` is no integer.
-        ValueError: `num_runs` or `num_draws` below 1, or an option of a sample out of range.
+        TypeError: `run` is no restored run, `samples` no sequence of `InferenceSample`, or a number
+            no integer.
+        ValueError: `num_runs` or `num_draws` below 1, or a `seed` below 0.
 
     Source: Liao et al., "ES-SpMM" (2021), whose evaluation this repeats.
     """
+    if not isinstance(run, RestoredRun):
+        raise TypeError(f"run: expected one of restore_run, got {type(run).__name__}")
+    if not isinstance(samples, Sequence) or any(
+        not isinstance(sample, InferenceSample) for sample in samples
+    ):
+        raise TypeError(f"samples: expected a sequence of InferenceSample, got {samples!r}")
     checks.integer(num_runs, "num_runs", 1, 10**6)
     checks.integer(num_draws, "num_draws", 1, 10**6)
+    checks.integer(seed, "seed", 0, 2**32 - 1)
     check_samples(run.config.model, "run")
     measure = _Measurement(run, num_runs, num_draws, seed)
     wanted = [InferenceSample(), *samples]

@@ -204,3 +204,13 @@ def test_classes_are_not_rounded_to_those_of_16_bit_predictions(dtype, label):
     labels, predictions = jnp.array([label]), jnp.array([label - 1], dtype)
     for score in (metrics.accuracy, metrics.micro_f1, metrics.macro_f1):
         assert score(labels, predictions) == 0
+
+
+@pytest.mark.parametrize("module", [np, jnp])
+def test_macro_f1_of_any_classes(module, sklearn_metrics):
+    for labels, predictions in (([-1, 1, 1, -1], [-1, 1, -1, -1]), ([7, 900, 7], [7, 7, -3])):
+        found = metrics.macro_f1(module.asarray(labels), module.asarray(predictions))
+        expected = sklearn_metrics.f1_score(labels, predictions, average="macro")
+        assert float(found) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="labels: expected classes from 0 to 2, got 4"):
+        metrics.macro_f1(module.asarray([0, 1]), module.asarray([0, 4]), num_classes=3)

@@ -66,3 +66,10 @@ def test_methods_by_name():
     assert choose_owners(None, star, 12).max() < 12  # more parts than nodes
     with pytest.raises(ValueError, match="method: expected one of stream, metis, block, windows"):
         choose_owners("best", star, 2)
+
+
+def test_more_parts_than_nodes():
+    graph = Graph.from_edges([0], [1], num_nodes=2)
+    np.testing.assert_array_equal(choose_owners("block", graph, 4), choose_owners(None, graph, 4))
+    with pytest.raises(ValueError, match=r'partition: expected "block" for more devices, 4, than'):
+        choose_owners("stream", graph, 4)

@@ -197,8 +197,11 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
             expected = got.scatter_edges(of_edges[name], in_graph_order=True)
             np.testing.assert_array_equal(arrays[name], expected)
             assert arrays[name].sharding == expected.sharding
-    with pytest.raises(ValueError, match="rows: expected an axis of"):
-        distributed.load_sharded(tmp_path / "out", mesh, rows="e")
+    for axis in ("e", None):
+        with pytest.raises(ValueError, match=rf"rows: expected an axis of .*, got '?{axis}"):
+            distributed.load_sharded(tmp_path / "out", mesh, rows=axis)
+    with pytest.raises(TypeError, match="row_schedule: expected True or False, got 'no'"):
+        distributed.load_sharded(tmp_path / "out", mesh, rows="d", row_schedule="no")
     Partition.of_owners(graph, owner % 3, 3).save(tmp_path / "three", graph)
     with pytest.raises(ValueError, match="expected a divisor of the 3 parts, got 2 devices"):
         distributed.load_sharded(tmp_path / "three", mesh, rows="d")
@@ -206,3 +209,21 @@ def test_parts_become_the_sharded_graph_of_the_whole(tmp_path):
     manifest.write_text(manifest.read_text().replace('"edges": 90', '"edges": 91'))
     with pytest.raises(DataError, match=r"manifest\.json: expected 91 edges, got 90"):
         distributed.load_sharded(tmp_path / "out", mesh, rows="d")
+
+
+def test_what_save_refuses_before_it_writes(tmp_path):
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    split = distributed.partition(graph, 1)
+    (tmp_path / "file").write_text("")
+    rows = np.zeros(3)
+    for where, options, error, message in (
+        ("a", {"data": {"x": np.float32(1)}}, TypeError, "data: expected what JSON has: .*float32"),
+        ("a", {"data": {"x": float("nan")}}, ValueError, "data: expected what JSON has"),
+        ("a", {"data": [1]}, TypeError, "data: expected a mapping, got list"),
+        ("a", {"arrays": [rows]}, TypeError, "arrays: expected arrays by name, got list"),
+        ("a", {"edge_arrays": {3: rows}}, TypeError, "edge_arrays: expected names, got 3"),
+        ("file", {}, ValueError, "directory: expected a directory, got the file"),
+    ):
+        with pytest.raises(error, match=message):
+            split.save(tmp_path / where, graph, **options)
+    assert not (tmp_path / "a").exists()

@@ -249,3 +249,31 @@ def test_models_without_samples_are_refused():
     config = TrainConfig(model="gat", sample_rate=0.5)
     with pytest.raises(ConfigError, match=r"^--sample-rate: expected a model that .*, got gat"):
         build_model(config, 3, 2, nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("bogus",), ValueError, "strategy: expected one of .* got 'bogus'"),
+        (
+            ("stride",),
+            ValueError,
+            "sample_size: expected a number with strategy='stride', got None",
+        ),
+        (("all", 3), ValueError, "sample_size: expected None with strategy='all', got 3"),
+        (("bucket", 16, 0.2), ValueError, "drop_rate: expected None with strategy='bucket'"),
+        (("dropedge",), ValueError, "drop_rate: expected a number with strategy='dropedge'"),
+        (("dropedge", None, 1.0), ValueError, "drop_rate: expected a finite number from 0"),
+        (("dropedge", None, 1 - 1e-13), ValueError, "drop_rate: expected less than 1"),
+        (("dropedge", None, "a"), TypeError, "drop_rate: expected a number, got str"),
+        (("stride", 0), ValueError, "sample_size: expected an integer from 1"),
+    ],
+)
+def test_inference_samples_that_cannot_be(arguments, error, message):
+    with pytest.raises(error, match=message):
+        InferenceSample(*arguments)
+
+
+def test_arguments_of_evaluate_that_are_something_else():
+    with pytest.raises(TypeError, match="run: expected one of restore_run, got str"):
+        evaluate("RUN", [])
