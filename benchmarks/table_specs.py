@@ -64,7 +64,7 @@ def _cpu_spmm(direction: Spec) -> Table:
 
 _STEPS = {"file": "nvidia-h200-attention-steps*", "impl": "jaxgnn", "pass": "step"}
 _MAXK_STEPS = {"file": "nvidia-h200-training-maxk-*", "impl": "jaxgnn", "pass": "step"}
-_RELU = {"k": None, "impl": (plan.OURS, plan.ESTIMATED)}  # the faster of rows and tiles
+_RELU = {"k": None, "impl": plan.DENSE_STEPS}  # the faster of rows and tiles
 _ABLATION = {"file": "nvidia-h200-attention-ablation*", "pass": "step"}
 _BYTES = {"file": "nvidia-h200-attention-bytes*", "pass": "step traffic"}
 _PUBLISHED = {

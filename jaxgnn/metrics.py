@@ -163,14 +163,15 @@ def macro_f1(
         counted = valid.any(axis=0)
     else:
         traced = any(isinstance(a, Tracer) for a in (true, predicted, valid))
-        if num_classes is None:
-            if traced:
-                raise ValueError("num_classes: expected the number of classes under jit, got none")
-            classes = xp.asarray(_classes(true, predicted, np.asarray(valid)))
-        else:
+        present = None if traced else _counted_classes(true, predicted, np.asarray(valid))
+        if num_classes is not None:
             classes = xp.arange(checks.integer(num_classes, "num_classes", 0, 2**31 - 1))
-            if not traced:
-                _check_classes(_classes(true, predicted, np.asarray(valid)), num_classes)
+            if present is not None:
+                _check_classes(present, num_classes)
+        elif present is not None:
+            classes = xp.asarray(_distinct(present))
+        else:
+            raise ValueError("num_classes: expected the number of classes under jit, got none")
         true, predicted = (_one_hot(xp, a, classes) for a in (true, predicted))
         columns = xp.broadcast_to(valid[:, None], true.shape)
         hits, misses = _confusion(xp, true, predicted, columns)
@@ -322,17 +323,23 @@ def _confusion(xp: Any, labels: Any, predictions: Any, valid: Any) -> tuple[Any,
     return hits, ((true ^ predicted) & valid).sum(axis=0, dtype=_integer(xp))
 
 
-def _classes(labels: Any, predictions: Any, valid: np.ndarray) -> np.ndarray:
-    """The classes of the rows that count; NaN is none."""
-    found = [np.unique(np.asarray(rows)[valid]) for rows in (labels, predictions)]
-    classes = np.unique(np.concatenate([rows.astype(np.float64) for rows in found]))
-    classes = classes[~np.isnan(classes)]
-    return classes.astype(np.int64) if (classes == np.floor(classes)).all() else classes
+def _counted_classes(labels: Any, predictions: Any, valid: np.ndarray) -> np.ndarray:
+    """Those of the rows that count, with repeats; NaN is no class."""
+    rows = [np.asarray(classes)[valid].astype(np.float64) for classes in (labels, predictions)]
+    classes = np.concatenate(rows)
+    return classes[~np.isnan(classes)]
+
+
+def _distinct(classes: np.ndarray) -> np.ndarray:
+    """In integers where they are whole: float32 would round large ones."""
+    distinct = np.unique(classes)
+    return distinct.astype(np.int64) if (distinct == np.floor(distinct)).all() else distinct
 
 
 def _check_classes(classes: np.ndarray, num_classes: int) -> None:
     for value in classes[(classes < 0) | (classes >= num_classes)][:1]:
-        raise ValueError(f"labels: expected classes from 0 to {num_classes - 1}, got {value}")
+        got = np.format_float_positional(value, trim="-")
+        raise ValueError(f"labels: expected classes from 0 to {num_classes - 1}, got {got}")
 
 
 def _one_hot(xp: Any, rows: Any, classes: Any) -> Any:

@@ -25,7 +25,8 @@ def shares(text: str, name: str) -> list[float]:
     numbers = []
     for part in text.split(","):
         known = re.fullmatch(r"[0-9]{0,9}\.?[0-9]{0,20}", part) and part not in ("", ".")
-        if not known or not round(float(part), 12) < 1:
+        # As `InferenceSample` has it: a share of twelve decimals is kept.
+        if not known or not round(1 - float(part), 12) > 0:
             raise UsageError(f"{name}: expected numbers from 0 to less than 1, got {text!r}")
         numbers.append(float(part))
     return numbers

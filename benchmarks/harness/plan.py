@@ -15,6 +15,7 @@ HOST_COPY = "jax copy of pinned memory"  # as many bytes, to the device
 ORDERED = "jaxgnn row order"
 TILES = "jaxgnn tiles"
 ESTIMATED = "jaxgnn tiles or rows"  # of a graph with tiles, the faster by estimate
+DENSE_STEPS = (OURS, ESTIMATED)  # ours without MaxK: by rows, and over a graph with tiles
 SDDMM = "jaxgnn sddmm"  # dot products of the features with themselves, by rows
 CUSPARSE_SDDMM = "cuSPARSE sddmm"
 JAX_SDDMM = "jax sddmm"  # two gathers and a sum

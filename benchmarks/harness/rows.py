@@ -66,6 +66,6 @@ def compare_steps(rows: Sequence[Row]) -> None:
     for row in rows:
         if of_model(row):
             if flat(row)["k"] is not None or not compare(row, rows, others, same):
-                compare(row, rows, {"impl": ("jaxgnn", plan.ESTIMATED)}, same)
+                compare(row, rows, {"impl": plan.DENSE_STEPS}, same)
             pyg = fastest(rows, {"impl": "PyG*"} | {name: row[name] for name in same})
             row["ratio_pyg"] = None if pyg is None else round(pyg["ms"] / row["ms"], 3)

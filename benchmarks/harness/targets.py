@@ -341,7 +341,7 @@ def _training() -> Iterator[Target]:
     for model, dtype, k in itertools.product(("sage", "gcn", "gin"), bounds, (32, 16)):
         ours = {**step, "case": f"{plan.BIG_SHAPE} {model}", "dtype": dtype, "k": k}
         what = f"{model}, MaxK {k}, {dtype}: our ReLU model"
-        over = {"impl": (plan.OURS, plan.ESTIMATED), **_DENSE}
+        over = {"impl": plan.DENSE_STEPS, **_DENSE}
         yield Target(what, *at, ours, over, bounds[dtype][k])
     for k, at_least in ((32, 5.0), (16, 7.0)):
         ours, over = {**step, "case": f"{plan.BIG_SHAPE} sage", "k": k}, {"impl": (plan.PYG_ADJ,)}

@@ -40,7 +40,7 @@ def widths(options: Options) -> tuple[int, ...]:
 def settings(options: Options) -> list[list[Setting]]:
     """What to run, those that share a process together."""
     dtypes = options.dtypes or plan.HALF_TOO
-    relu = [plan.OURS] + [plan.ESTIMATED] * (options.device == "gpu")
+    relu = plan.DENSE_STEPS if options.device == "gpu" else (plan.OURS,)
     if not options.models:
         impls = [*relu, *plan.STEP_REFERENCES]
         if options.device == "cpu":

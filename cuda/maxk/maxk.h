@@ -32,7 +32,7 @@ struct RangeArgs {
   const void* values;  // [num_rows, width]
   int64_t num_rows;
   int64_t width;
-  uint32_t* range;      // [2]
+  uint32_t* range;      // [3]; see fixed_point.cuh
   float* sizes;         // [num_rows], or null
   uint8_t* size_codes;  // [num_rows], with sizes, or null; see fixed_point.cuh
   const void* columns;  // [num_rows, width], with words; see launch_range

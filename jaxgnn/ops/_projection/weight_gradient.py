@@ -83,7 +83,7 @@ def by_gpu_kernel(
 ) -> Float[Array, "in_features out_features"]:
     """The same by a GPU's, of rows whose bytes are a multiple of 4."""
     # One block more than the GPU holds at a time would take as long again.
-    return _in_blocks(x, g, _GPU_BLOCKS // _gpu_tiles(x, g))
+    return _in_blocks(x, g, max(_GPU_BLOCKS // _gpu_tiles(x, g), 1))
 
 
 def _in_blocks(x: Array, g: Array, most_blocks: int) -> Array:
