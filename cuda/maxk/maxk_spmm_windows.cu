@@ -54,11 +54,24 @@ __global__ void __launch_bounds__(256) bound_rows(const Rows rows, const uint8_t
 
 // The scales of a part's sums: one for all rows, of 16-bit results where CBSR rows are alike; each
 // row's own, by the bound that bound_rows has found if they differ; or then by a bound within the
-// part, where a window has several parts, for a row may have any number of terms in all, and where
+// part, where a row has more terms than one bound is for and its window several parts, and where
 // some CBSR rows are small for a row, which float32 lists. Each kernel returns where another one
 // applies. Several kernels give the first ones their own register allocation: in a single kernel
 // ptxas delayed the load of the next CBSR row until after later loads.
 enum class Scaling { kCommon, kOfRows, kOfPart };
+
+// Whether a row of a part has more edges than a part has of it at most (cpu/host/windows.cc). Called
+// by all threads together.
+template <typename T, typename I>
+__device__ inline bool has_long_row(const WindowParams<T, I>& p, const Part& part) {
+  constexpr int64_t kMostTerms = 1 << 12;
+  bool found = false;
+  if (const int r = threadIdx.x; r < kWindowRows) {
+    const int row = receiver_if_any(p, part, r);
+    found = row >= 0 && degree_of(p, row) > kMostTerms;
+  }
+  return __syncthreads_or(found);
+}
 
 template <typename T, typename I, typename S, bool kWords, Scaling kScaling>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
@@ -70,7 +83,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   const bool some_small = kListsSmall<T> && p.range[kRangeSmall] != 0;
   if (kOfPart && !some_small && p.partials == nullptr) return;
   const Part part = load_part(p.windows, blockIdx.x);
-  const bool split = !alike && part.place >= 0;
+  const bool split = !alike && part.place >= 0 && has_long_row(p, part);
   if (kOfPart ? !split && !some_small : split) return;
   extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
   __shared__ Scales scales;

@@ -186,6 +186,23 @@ def test_sanitized_means(small_hubs, dtype, decades):
         assert row_error(result, wanted) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("decades", [0, 1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sanitized_parts_of_short_rows(dtype, decades):
+    """A window of several parts whose rows have one bound each for all of them."""
+    rng = np.random.default_rng(decades)
+    receivers, senders = np.nonzero(rng.random((64, 900)) < 0.6)
+    graph = Graph.from_edges(senders, receivers, num_senders=900, num_receivers=64)
+    graph = graph.with_windows()
+    assert graph.windows.num_partials > 1
+    assert np.diff(np.asarray(graph.row_offsets)).max() < 4096
+    x = rng.standard_normal((900, 256)) * 10.0 ** -rng.uniform(0, decades, size=(900, 1))
+    x, cotangent = jnp.asarray(x, dtype), jnp.asarray(rng.standard_normal((64, 256)), dtype)
+    expected = expected_products(graph, x, cotangent, 32)
+    for result, wanted in zip(products(graph, x, cotangent, 32), expected, strict=True):
+        assert row_error(result, wanted) < TOLERANCE[dtype]
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-8, 1.0, 1e8, 1e25, 1e33])
 @both_algorithms
 def test_extreme_scales(hub_graph, deterministic, scale):
