@@ -53,15 +53,15 @@ __global__ void __launch_bounds__(256) bound_rows(const Rows rows, const uint8_t
 }
 
 // The scales of a part's sums: one for all rows, of 16-bit results where CBSR rows are alike; each
-// row's own, by the bound that bound_rows has found if they differ; or then by a bound within the
-// part, where a row has more terms than one bound is for and its window several parts, and where
-// some CBSR rows are small for a row, which float32 lists. Each kernel returns where another one
-// applies. Several kernels give the first ones their own register allocation: in a single kernel
-// ptxas delayed the load of the next CBSR row until after later loads.
-enum class Scaling { kCommon, kOfRows, kOfPart };
+// row's own, by the bound that bound_rows has found if they differ, or by one within the part; or
+// each row's own, and a list of the CBSR rows that are small for a row, which float32 adds apart.
+// Each kernel returns where another one applies. Several kernels give the first ones their own
+// register allocation: in a single kernel ptxas delayed the load of the next CBSR row until after
+// later loads.
+enum class Scaling { kCommon, kOfRows, kListed };
 
-// Whether a row of a part has more edges than a part has of it at most (cpu/host/windows.cc). Called
-// by all threads together.
+// Whether a row of a part has more edges than a part has of it at most (cpu/host/windows.cc): more
+// than one bound is for. Called by all threads together.
 template <typename T, typename I>
 __device__ inline bool has_long_row(const WindowParams<T, I>& p, const Part& part) {
   constexpr int64_t kMostTerms = 1 << 12;
@@ -76,37 +76,44 @@ __device__ inline bool has_long_row(const WindowParams<T, I>& p, const Part& par
 template <typename T, typename I, typename S, bool kWords, Scaling kScaling>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     forward(const WindowParams<T, I> p) {
-  constexpr bool kOfPart = kScaling == Scaling::kOfPart;
+  constexpr bool kLists = kScaling == Scaling::kListed;
   if (!has_scale(p.range)) return;
   const bool alike = rows_alike<T>(p.range);
-  if (kScaling == Scaling::kCommon ? !alike : alike && (kOneScale<T> || kOfPart)) return;
-  const bool some_small = kListsSmall<T> && p.range[kRangeSmall] != 0;
-  if (kOfPart && !some_small && p.partials == nullptr) return;
+  if (kScaling == Scaling::kCommon ? !alike : alike && (kOneScale<T> || kLists)) return;
+  if (kLists && p.range[kRangeSmall] == 0) return;
   const Part part = load_part(p.windows, blockIdx.x);
-  const bool split = !alike && part.place >= 0 && has_long_row(p, part);
-  if (kOfPart ? !split && !some_small : split) return;
   extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
   __shared__ Scales scales;
-  __shared__ std::conditional_t<kOfPart, Differing, int> differing;
-  bool has_small = false;
-  if (const int r = threadIdx.x; r < kWindowRows) {
-    const int row = receiver_if_any(p, part, r);
+  __shared__ std::conditional_t<kScaling == Scaling::kCommon, int, Bounds> bounds;
+  __shared__ std::conditional_t<kLists, Listed, int> listed;
+  const int own = threadIdx.x;  // the row that a thread of the first 64 bounds
+  int row = -1, terms = 0;
+  float bound = 0.0f;  // negative if a CBSR row is small for it
+  if (own < kWindowRows) {
+    row = receiver_if_any(p, part, own);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
-    const int n = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
-    float bound = common_bound(p.range, n);
-    if (!alike && !split && n > 0) {
-      has_small = p.row_bounds[row] < 0.0f;
-      bound = fabsf(p.row_bounds[row]);
-    }
-    scales.scale[r] = fixed_scale(kOfPart ? 0.0f : bound, n);
-    const int most = __reduce_max_sync(kFullWarp, n);
-    if (r % 32 == 0) scales.most[r / 32] = most;
-    if constexpr (kOfPart) differing.clear(r, n);
+    terms = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
+    bound = alike || terms == 0 ? common_bound(p.range, terms) : p.row_bounds[row];
+    const int most = __reduce_max_sync(kFullWarp, terms);
+    if (own % 32 == 0) scales.most[own / 32] = most;
   }
-  if (some_small && !split && __syncthreads_or(has_small) != kOfPart) return;
+  if constexpr (kScaling != Scaling::kCommon) {
+    if (!alike && part.place >= 0 && has_long_row(p, part)) {
+      bound = bound_of_part(p, part, terms, bounds);
+      if (!kListsSmall<T> && bound < 0.0f) p.flags[row] = 1;
+    }
+    if (kListsSmall<T> && !alike) {
+      const bool has_small = __syncthreads_or(bound < 0.0f);
+      if (has_small && !kLists && own == 0) p.range[kRangeSmall] = 1;
+      if (has_small != kLists) return;
+    }
+  }
+  if (own < kWindowRows) {
+    scales.scale[own] = fixed_scale(fabsf(bound), terms);
+    if constexpr (kLists) listed.clear(own, least_size<T>(fabsf(bound), terms), terms);
+  }
   clear_sums(sums, p.rows(), p.width);
   __syncthreads();
-  if constexpr (kOfPart) bound_part(p, part, differing, scales);
 
   using CbsrRow = std::conditional_t<kWords, Words<I>, Values<T, I, S::kPer>>;
   const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
@@ -137,7 +144,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
         for (int i = 0; i < S::kPer; ++i) add_shared(terms.address[i] + offset, term[i]);
       });
     });
-  } else if constexpr (!kOfPart || !kListsSmall<T>) {
+  } else if constexpr (!kLists) {
     over_entries(load, [&](const CbsrRow& cbsr_row, uint2 mask, int, int) {
       const Terms<S::kPer> terms(cbsr_row, base);
       over_receivers(mask, [&](int r) { terms.add(r * row_bytes, scales.scale[r]); });
@@ -150,12 +157,12 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     const auto load_sized = [&](int sender, int c) {
       return Sized{CbsrRow::load(p, sender, c), p.sizes[sender]};
     };
-    SmallEntries& small = differing.small;
+    SmallEntries& small = listed.small;
     over_entries(load_sized, [&](const Sized& sized, uint2 mask, int e, int c) {
       const Terms<S::kPer> terms(sized.cbsr_row, base);
       bool found = false;
       over_receivers(mask, [&](int r) {
-        if (sized.size >= differing.least[r]) {
+        if (sized.size >= listed.least[r]) {
           terms.add(r * row_bytes, scales.scale[r]);
         } else if (sized.size > 0.0f) {
           small.in_row[r] = true;
@@ -185,8 +192,10 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       }
     }
   }
-  if constexpr (kListsSmall<T> && kOfPart) {
-    if (differing.small.count > 0) add_small<S, CbsrRow>(p, part, sums, differing, scales);
+  if constexpr (kLists) {
+    if (listed.small.count > 0) {
+      add_small<S, CbsrRow>(p, part, sums, listed, bounds, scales);
+    }
   }
 }
 
@@ -195,7 +204,8 @@ template <typename T, typename I, typename S, bool kWords, typename F>
 cudaError_t with_each(F f) {
   if constexpr (kOneScale<T>) JAXGNN_TRY(f(forward<T, I, S, kWords, Scaling::kCommon>));
   JAXGNN_TRY(f(forward<T, I, S, kWords, Scaling::kOfRows>));
-  return f(forward<T, I, S, kWords, Scaling::kOfPart>);
+  if constexpr (kListsSmall<T>) return f(forward<T, I, S, kWords, Scaling::kListed>);
+  return cudaSuccess;
 }
 
 template <typename T, typename I, typename S, typename F>

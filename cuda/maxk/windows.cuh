@@ -39,7 +39,7 @@ struct WindowParams : WindowSize<I> {
   const I* columns;
   T* dense;
   float* partials;
-  const uint32_t* range;
+  uint32_t* range;
   const float* sizes;
   uint32_t* flags;
   void* sums;

@@ -80,8 +80,8 @@ __device__ inline float bound_unit(const WindowParams<T, I>& p, const Part& part
   return __uint_as_float(p.range[kRangeLargest]) / most;
 }
 
-// Adds an entry to the bounds of its rows r for which takes(r, size). kSmallest: also finds theirs.
-template <bool kSmallest, typename T, typename I, typename Takes>
+// Adds an entry to the bounds of its rows r for which takes(r, size).
+template <typename T, typename I, typename Takes>
 __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float unit,
                                   Bounds& bounds, Takes takes) {
   const float size = p.sizes[p.windows.senders[entry]];
@@ -90,7 +90,7 @@ __device__ inline void add_bounds(const WindowParams<T, I>& p, int entry, float 
   over_receivers(p.windows.masks[entry], [&](int r) {
     if (!takes(r, size)) return;
     atomicAdd(bounds.sum + r, bound);
-    if (kSmallest) atomicMin(bounds.smallest + r, __float_as_uint(size));
+    atomicMin(bounds.smallest + r, __float_as_uint(size));
   });
 }
 
@@ -124,17 +124,15 @@ struct Scales {
   int most[kWindowRows / 32];  // terms of a row
 };
 
-// What else is known of rows that are bounded within a part.
-struct Differing {
+// What else is known of rows whose small CBSR rows are listed.
+struct Listed {
   float least[kWindowRows];  // size of a CBSR row that is not small
   int terms[kWindowRows];    // at most
-  Bounds bounds;
   SmallEntries small;
 
-  __device__ void clear(int r, int n) {
-    least[r] = 0.0f;
-    terms[r] = n;
-    bounds.clear(r);
+  __device__ void clear(int r, float least_of_row, int terms_of_row) {
+    least[r] = least_of_row;
+    terms[r] = terms_of_row;
     small.in_row[r] = false;
     if (r == 0) small.count = 0;
   }
@@ -168,32 +166,30 @@ __device__ inline int receiver_if_any(const WindowParams<T, I>& p, const Part& p
 template <typename T>
 constexpr bool kOneScale = kTypeOf<T> != Type::kF32;
 
-// Sets the scales of rows whose CBSR rows differ, by those within a part, and which size is small.
-// Left by all threads together.
+// A bound on the sums of a part in this thread's row, of `terms` at most; negative if a CBSR row is
+// small for it. Called by all threads together; 0 beyond the rows.
 template <typename T, typename I>
-__device__ inline void bound_part(const WindowParams<T, I>& p, const Part& part, Differing& rows,
-                                  Scales& scales) {
+__device__ inline float bound_of_part(const WindowParams<T, I>& p, const Part& part, int terms,
+                                      Bounds& bounds) {
+  const int r = threadIdx.x;
+  if (r < kWindowRows) bounds.clear(r);
+  __syncthreads();
   const float unit = bound_unit(p, part);
-  for (int e = part.begin + static_cast<int>(threadIdx.x); e < part.end; e += kWindowThreads) {
-    add_bounds<!kListsSmall<T>>(p, e, unit, rows.bounds, [](int, float) { return true; });
+  for (int e = part.begin + r; e < part.end; e += kWindowThreads) {
+    add_bounds(p, e, unit, bounds, [](int, float) { return true; });
   }
   __syncthreads();
-  if (const int r = threadIdx.x; r < kWindowRows && rows.terms[r] > 0) {
-    const float bound = static_cast<float>(rows.bounds.sum[r]) * unit;
-    scales.scale[r] = fixed_scale(bound, rows.terms[r]);
-    rows.least[r] = least_size<T>(bound, rows.terms[r]);
-    const bool has_small = __uint_as_float(rows.bounds.smallest[r]) < rows.least[r];
-    if (!kListsSmall<T> && has_small) p.flags[receiver_of(p, part, r)] = 1;
-  }
-  __syncthreads();
+  if (r >= kWindowRows || terms == 0) return 0.0f;
+  const float bound = static_cast<float>(bounds.sum[r]) * unit;
+  const bool has_small = __uint_as_float(bounds.smallest[r]) < least_size<T>(bound, terms);
+  return has_small ? -bound : bound;
 }
 
 // Adds the sums of the small CBSR rows to the results.
 template <typename S, typename CbsrRow, typename T, typename I>
 __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, int4* sums,
-                                 Differing& rows, Scales& scales) {
+                                 const Listed& rows, Bounds& bounds, Scales& scales) {
   const SmallEntries& small = rows.small;
-  Bounds& bounds = rows.bounds;
   const bool listed = small.count <= kMostSmall;
   const int count = listed ? small.count : part.end - part.begin;
   const auto entry = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
@@ -204,7 +200,7 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
   __syncthreads();
   const float unit = bound_unit(p, part);
   for (int i = threadIdx.x; i < count; i += kWindowThreads) {
-    add_bounds<true>(p, entry(i), unit, bounds, is_small);
+    add_bounds(p, entry(i), unit, bounds, is_small);
   }
   __syncthreads();
   if (const int r = threadIdx.x; r < kWindowRows && small.in_row[r]) {
