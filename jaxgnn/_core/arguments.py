@@ -27,13 +27,16 @@ def as_integer(value: Any) -> int | None:
 
 
 def check_fill_value(fill_value: Any, dtype: Any) -> None:
-    """Raises if it is no number, or if `dtype`, of integers or booleans, does not have it."""
+    """Raises if it is no number, or if what JAX makes of `dtype` does not have it."""
     if isinstance(fill_value, Tracer):
         return
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
     kind = np.asarray(fill_value).dtype
     if kind != np.bool_ and not jnp.issubdtype(kind, jnp.number):
         raise TypeError(f"fill_value: expected a number, got {fill_value!r}")
     if jnp.issubdtype(dtype, jnp.inexact):
+        if float(jnp.finfo(dtype).max) < abs(fill_value) < np.inf:
+            raise ValueError(f"fill_value: expected a number within {dtype}, got {fill_value}")
         return
     whole = jnp.issubdtype(dtype, jnp.integer)
     least, most = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if whole else (0, 1)

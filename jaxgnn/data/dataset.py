@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.checks import check_rows, row_blocks
 from jaxgnn.data.limits import DataError, quote
 from jaxgnn.graph import Graph
@@ -182,6 +183,7 @@ class NodeDataset:
         """The split of that name, or the `key`-th.
 
         Raises:
+            TypeError: neither a name nor an integer.
             KeyError: no such name.
             IndexError: fewer splits than that.
         """
@@ -190,6 +192,8 @@ class NodeDataset:
             if key not in self.splits:
                 raise KeyError(f"split {key!r}: {self.name} has {', '.join(names)}")
             return self.splits[key]
+        if as_integer(key) is None:
+            raise TypeError(f"split: expected a name or an integer, got {key!r}")
         if not 0 <= key < len(names):
             raise IndexError(f"split {key}: {self.name} has {len(names)}, from 0")
         return self.splits[names[key]]
@@ -261,7 +265,9 @@ def normalize_features(
     Raises:
         DataError: a row's sum is beyond float32, or not finite.
     """
-    normalized = features.copy()
+    normalized = np.array(features)
+    if normalized.dtype.kind in "biu":
+        normalized = normalized.astype(np.float32)
     normalize_in_place(normalized)
     return normalized
 

@@ -31,7 +31,11 @@ def check_delimiter(delimiter: Any, comments: Any) -> None:
 
 
 def edge_list_format(
-    head: bytes, delimiter: str | None, comments: str, skip_lines: int | None
+    head: bytes,
+    delimiter: str | None,
+    comments: str,
+    skip_lines: int | None,
+    names: bool | None = None,
 ) -> EdgeListFormat:
     """The format by the first bytes of a file; what is given stays."""
     lines: list[tuple[int, str]] = []
@@ -42,7 +46,7 @@ def edge_list_format(
         if len(lines) == 2:
             break
     if not lines:
-        return EdgeListFormat(delimiter or "\0", False, skip_lines or 0)
+        return EdgeListFormat(delimiter or "\0", bool(names), skip_lines or 0)
     chosen = delimiter or next((c for c in _DELIMITERS if c in lines[0][1]), "\0")
     rows = [_ends(line, chosen) for _, line in lines]
     skipped, first = skip_lines or 0, rows[0]
@@ -50,9 +54,10 @@ def edge_list_format(
     known = {end.strip('"').lower() for end in first} <= _HEADERS
     if skip_lines is None and words and (known or (len(rows) == 2 and all(map(_is_id, rows[1])))):
         skipped, first = lines[0][0], rows[-1]
-    # A number that is no id, such as a negative one, is an error and no name.
-    names = bool(first) and not all(map(_is_number, first))
-    names |= bool(first) and all(end.isdigit() for end in first) and not all(map(_is_id, first))
+    if names is None:
+        # A number that is no id, such as a negative one, is an error and no name.
+        names = bool(first) and not all(map(_is_number, first))
+        names |= bool(first) and all(end.isdigit() for end in first) and not all(map(_is_id, first))
     # Blanks or a comma, whichever, where the ids are numbers: "1, 2" is an edge too.
     default = delimiter is None and not names and chosen in "\t,"
     return EdgeListFormat("\0" if default else " " if chosen == "\0" else chosen, names, skipped)

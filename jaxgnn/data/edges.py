@@ -177,8 +177,8 @@ def read_edges(
         skip_lines = _count(skip_lines, "skip_lines")
     check_delimiter(delimiter, comments)
     with reading(path):
-        found = edge_list_format(head_of(path), delimiter, comments, skip_lines)
-        named = found.names if names is None else names
+        found = edge_list_format(head_of(path), delimiter, comments, skip_lines, names)
+        named = found.names
         if named and num_nodes is not None:
             raise DataError("num_nodes: expected none where ids are names")
         parser = native_module("the readers of text").EdgeListParser(

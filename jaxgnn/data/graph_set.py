@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.categories import check_categories
 from jaxgnn.data.checks import check_offsets, check_rows
 from jaxgnn.data.dataset import NO_METADATA, Metadata, Split, check_names
@@ -134,8 +135,11 @@ class GraphSet:
         """The graph of that number, with its features in the graph's edge order.
 
         Raises:
+            TypeError: the number is no integer.
             IndexError: there are fewer.
         """
+        if as_integer(index) is None:
+            raise TypeError(f"graph: expected an integer, got {index!r}")
         if not -len(self) <= index < len(self):
             raise IndexError(f"graph {index}: {self.name} has {len(self)}, from 0")
         index %= len(self)

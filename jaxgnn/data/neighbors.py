@@ -7,6 +7,8 @@ import scipy.sparse
 from jaxtyping import Float
 from scipy.spatial import KDTree
 
+from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.checks import boolean
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.limits import DataError
 
@@ -26,8 +28,12 @@ def knn(points: Float[np.ndarray, "num_points dimensions"], k: int, *, symmetriz
         symmetrize: also add the reverse of each edge.
 
     Raises:
+        TypeError: `k` is no integer, or `symmetrize` no boolean.
         DataError: `points` is not such an array, or `k` is out of range.
     """
+    boolean(symmetrize, "symmetrize")
+    if as_integer(k) is None:
+        raise TypeError(f"k: expected an integer, got {k!r}")
     points = np.asarray(points, np.float64)
     if points.ndim != 2 or not points.shape[1] or not np.isfinite(points).all():
         raise DataError(f"points: expected finite [points, dimensions], got {points.shape}")

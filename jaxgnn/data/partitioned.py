@@ -20,7 +20,7 @@ from jaxgnn.graph import Graph
 _MASKS = ("train", "val", "test")
 _KINDS = {"name": str, "num_classes": int, "splits": list, "metric": str, "positions": bool}
 
-_CHECKSUMS = {"checksum", "weights_checksum"}
+_OPTIONAL = {"feature_names", "checksum", "weights_checksum"}  # older folders lack them
 
 
 def is_partition(path: str | os.PathLike[str]) -> bool:
@@ -70,6 +70,7 @@ def partition_arrays(
             "metric": dataset.metric,
             "positions": dataset.metadata.positions,
             "class_names": None if dataset.class_names is None else list(dataset.class_names),
+            "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
             **checksums,
         },
     )
@@ -95,7 +96,7 @@ def has_weights(path: str | os.PathLike[str]) -> bool:
 def partition_nodes(
     path: str | os.PathLike[str], *, weights: bool = False
 ) -> tuple[NodeDataset, str] | None:
-    """Labels and masks of a folder, in a set without edges and with a feature that is 0, and the
+    """Labels and masks of a folder, in a set without edges and with features that are 0, and the
     checksum of what it lacks.
 
     Args:
@@ -117,7 +118,8 @@ def partition_nodes(
         if re.fullmatch("[0-9a-f]{8}", data[name]) is None:
             raise DataError(f"manifest.json: data: {name}: got {quote(data[name])}")
         count = manifest["nodes"]
-        arrays["features"] = np.broadcast_to(np.float32(0), (count, 1))
+        width = len(_feature_names(data) or [None])
+        arrays["features"] = np.broadcast_to(np.float32(0), (count, width))
         none = Graph.from_csr(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))
         return _nodes(data, none, arrays, None, str(path)), data[name]
 
@@ -179,7 +181,7 @@ def _nodes(
     source: str,
     weights: np.ndarray | None = None,
 ) -> NodeDataset:
-    if not isinstance(data, dict) or data.keys() - _CHECKSUMS != {*_KINDS, "class_names"}:
+    if not isinstance(data, dict) or data.keys() - _OPTIONAL != {*_KINDS, "class_names"}:
         raise DataError(f"manifest.json: data: expected {', '.join([*_KINDS, 'class_names'])}")
     for name, kind in _KINDS.items():
         if type(data[name]) is not kind:
@@ -213,4 +215,14 @@ def _nodes(
         node_names=node_names,
         class_names=None if class_names is None else tuple(class_names),
         weights=weights,
+        feature_names=_feature_names(data),
     )
+
+
+def _feature_names(data: dict[str, Any]) -> tuple[str, ...] | None:
+    names = data.get("feature_names")
+    if names is None:
+        return None
+    if not isinstance(names, list):
+        raise DataError(f"manifest.json: data: feature_names: expected a list, got {quote(names)}")
+    return tuple(names)

@@ -112,10 +112,12 @@ def _clouds(
     none = np.zeros(0, np.int32)
     if offsets is None and len(shape) == 2:
         charge_graph(budget, len(points), 0)
+        label = None if archive is None else _label(archive)
         return PlainGraph(
             name=stem_of(path),
             graph=Graph.from_edges(none, none, num_nodes=len(points)),
             positions=points,
+            label=label,
             metadata=metadata,
         )
     if offsets is None:
@@ -130,7 +132,7 @@ def _clouds(
         test = _test_mask(archive, count)
     num_classes = None if labels is None else max(int(labels.max(initial=-1)) + 1, len(names or ()))
     splits = {}
-    if test is not None and not test.all():
+    if test is not None:
         splits["file"] = Split(train=~test, val=np.zeros(count, bool), test=test)
     return GraphSet(
         name=stem_of(path),
@@ -173,6 +175,18 @@ def _labels(archive: Npz, count: int) -> np.ndarray | None:
             f"got {labels.min()} to {labels.max()}"
         )
     return labels.astype(np.int32)
+
+
+def _label(archive: Npz) -> int | None:
+    """The class of the one cloud of a file, which may have any number."""
+    key = _one_of(archive, _LABELS)
+    if key is None:
+        return None
+    header = archive.header(key)
+    if header.dtype.kind not in "iu" or header.size != 1:
+        got = f"{header.dtype}{quote(header.shape)}"
+        raise DataError(f"{key}: expected the class of the one cloud, got {got}")
+    return int(archive.read(key).item())
 
 
 def _class_names(archive: Npz, labels: np.ndarray | None) -> tuple[str, ...] | None:

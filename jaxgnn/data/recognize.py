@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -184,12 +185,15 @@ def _mesh_reader(path: pathlib.Path) -> Reader | None:
 
 def read_meshes(folder: pathlib.Path, max_bytes: int | None = None) -> GraphSet:
     """The OFF and OBJ files of a directory as one set, in the order of their names."""
+    readers = {p: _mesh_reader(p) for p in sorted(folder.iterdir()) if p.is_file()}
+    paths = {path: reader for path, reader in readers.items() if reader}
+    stems = Counter(map(stem_of, paths))
     meshes = []
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and (reader := _mesh_reader(path)):
-            mesh = reader(path, max_bytes=max_bytes)
-            assert isinstance(mesh, PlainGraph)
-            meshes.append((stem_of(path), mesh))
+    for path, reader in paths.items():
+        mesh = reader(path, max_bytes=max_bytes)
+        assert isinstance(mesh, PlainGraph)
+        # The whole name where one mesh is in several formats.
+        meshes.append((stem_of(path) if stems[stem_of(path)] == 1 else path.name, mesh))
     with reading(folder):
         return meshes_set(meshes, stem_of(folder), str(folder))
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
+import numpy as np
+
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.cache import load_cached
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import NodeDataset, normalize_in_place
@@ -79,8 +83,8 @@ def load(
         A `NodeDataset` of nodes with labels, a `GraphSet` of many graphs, or a `PlainGraph`.
 
     Raises:
-        DataError: no such name or path, a file that is not such data, an unknown option, or a
-            download that fails.
+        DataError: no such name or path, a file that is not such data, an unknown option or one of
+            another type, or a download that fails.
     """
     text = os.fspath(name_or_path)
     if root is not None and text not in SOURCES:
@@ -93,6 +97,7 @@ def load(
         if option not in accepted:
             known = ", ".join([*sorted(accepted), "normalize_features", "cache"])
             raise DataError(f"{display_path(text)}: no option {option!r}; it has {known}")
+    _check_types(reader, options)
     if cache not in (None, True, False):
         raise DataError(f"cache: expected None, True or False, got {quote(cache)}")
     loaded = load_cached(reader, found, options, cache)
@@ -138,6 +143,25 @@ def accepts(name_or_path: str | os.PathLike[str], option: str) -> bool:
 def _options(reader: Reader, found: dict[str, Any]) -> set[str]:
     """The reader's, but for the arguments that name what it reads."""
     return set(inspect.signature(reader).parameters) - set(found)
+
+
+# What a reader's annotation says of an option; others the reader checks.
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "None": ("None", lambda value: value is None),
+    "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    "int": ("an integer", lambda value: as_integer(value) is not None),
+    "float": ("a number", lambda value: isinstance(value, numbers.Real) and value is not True),
+    "str": ("text", lambda value: isinstance(value, str)),
+}
+
+
+def _check_types(reader: Reader, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(reader).parameters
+    for option, value in options.items():
+        kinds = str(parameters[option].annotation).split(" | ")
+        if set(kinds) <= _KINDS.keys() and not any(_KINDS[kind][1](value) for kind in kinds):
+            expected = " or ".join(_KINDS[kind][0] for kind in kinds)
+            raise DataError(f"{option}: expected {expected}, got {quote(value)}")
 
 
 def load_bare_graph(path: str | os.PathLike[str], max_bytes: int | None = None) -> CSR | None:

@@ -43,10 +43,11 @@ def split_per_class(
 
 
 def split_fractions(num_nodes: int, train: float, val: float, *, seed: int) -> Split:
-    """A share `train` of the nodes to learn from, `val` to select on, the rest to test.
+    """A share `train` of the nodes to learn from, at least one, `val` to select on, the rest to
+    test: of a node or two there may be none.
 
     Raises:
-        DataError: a share is out of range, or they leave none to test.
+        DataError: a share is out of range, or they leave no share to test.
     """
     if not (0 < train < 1 and val >= 0 and train + val < 1):
         raise DataError(f"train, val: expected shares that sum to less than 1, got {train}, {val}")

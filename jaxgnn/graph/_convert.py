@@ -7,9 +7,12 @@ import numbers
 import reprlib
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.device import device_array
 from jaxgnn.graph._csr import HostCSR, build, row_ids
 from jaxgnn.graph._edge_data import build_both_ways
@@ -54,6 +57,12 @@ def edges_of_scipy(
     values = entries.data
     if values.dtype.kind != "f" or values.dtype.itemsize > 8:
         values = values.astype(np.float32 if values.dtype.kind != "f" else np.float64)
+    kept = jax.dtypes.canonicalize_dtype(values.dtype)
+    beyond = np.isfinite(values) & (abs(values) > jnp.finfo(kept).max)
+    if beyond.any():
+        raise ValueError(
+            f"adjacency: expected entries within {kept}, got {values[beyond.argmax()]!r}"
+        )
     return {"senders": entries.row, "receivers": entries.col, **counts}, values
 
 
@@ -172,6 +181,8 @@ def edges_of_jraph(graph: Any) -> Edges:
     senders, n_node = np.asarray(graph.senders), np.asarray(graph.n_node)
     if n_node.size and n_node.dtype.kind not in "iu":
         raise TypeError(f"n_node: expected integers, got {n_node.dtype}")
+    if n_node.min(initial=0) < 0:
+        raise ValueError(f"n_node: expected none below 0, got {n_node.min()}")
     if n_edge is not None and int(np.sum(n_edge)) != senders.size:
         raise ValueError(
             f"n_edge: expected it to sum to the number of senders ({senders.size}), "
@@ -187,7 +198,11 @@ def edges_of_jraph(graph: Any) -> Edges:
 def _edge_values(graph: Graph, weights: Any) -> np.ndarray | None:
     if weights is None:
         return None
+    weights = unwrap(weights)
+    check_concrete(weights, "weights", "a graph is converted")
     values = np.asarray(weights)
+    if values.dtype.kind not in "biuf" and not jnp.issubdtype(values.dtype, jnp.floating):
+        raise TypeError(f"weights: expected real numbers, got {values.dtype}")
     if values.shape != (graph.num_edges,):
         raise ValueError(
             f"weights: expected one for each of the {graph.num_edges} edges, "

@@ -73,15 +73,12 @@ def laplacian_pe(
     Source: Dwivedi et al., "Benchmarking graph neural networks", JMLR 2023.
     """
     import scipy.sparse
-    import scipy.sparse.linalg
 
     _check(graph, "laplacian_pe")
     n, count = graph.num_receivers, _count(k, "k", 1)
     if count >= n:
         raise ValueError(f"k: expected less than the {n} nodes, got {count}")
     adjacency = _adjacency(graph, weights)
-    if not np.isfinite(adjacency.data).all():
-        raise ValueError("weights: expected finite numbers, got NaN or infinite ones")
     adjacency.setdiag(0)
     if adjacency.nnz and (abs(adjacency - adjacency.T).max() > 1e-6 * abs(adjacency).max()):
         raise ValueError("graph: expected a symmetric one; see to_undirected")
@@ -92,18 +89,65 @@ def laplacian_pe(
     scale[degrees > 0] = degrees[degrees > 0] ** -0.5
     scaling = scipy.sparse.dia_array((scale[None], [0]), shape=(n, n))
     laplacian = scipy.sparse.eye_array(n) - scaling @ adjacency @ scaling
-    if n <= _DENSE_NODES or count + 1 >= n // 2:
-        vectors = np.linalg.eigh(laplacian.toarray())[1]
-    else:
-        # The largest of 2 - L, for which ARPACK converges well; the start is fixed.
-        start = np.random.default_rng(0).normal(size=n)
-        shifted = scipy.sparse.csr_array(2 * scipy.sparse.eye_array(n) - laplacian)
-        values, vectors = scipy.sparse.linalg.eigsh(shifted, count + 1, which="LA", v0=start)
-        vectors = vectors[:, np.argsort(-values)]
+    laplacian = scipy.sparse.csr_array(laplacian)
+    vectors = _least_eigenvectors(laplacian, np.sqrt(degrees), count + 1)
     vectors = vectors[:, 1 : count + 1]
     sizes = np.abs(vectors)
     largest = (sizes >= sizes.max(axis=0) * (1 - 1e-6)).argmax(axis=0)
     return (vectors * np.sign(vectors[largest, np.arange(count)])).astype(np.float32)
+
+
+def _least_eigenvectors(
+    laplacian: scipy.sparse.csr_array, null: Float[np.ndarray, " nodes"], count: int
+) -> Float[np.ndarray, "nodes count"]:
+    """Those of the `count` least eigenvalues; `null` is one of 0, unless it is 0.
+
+    Each component is taken by itself: 0 has as many eigenvectors as there are components with
+    edges, and Lanczos' method, which begins with one vector, may miss some of them.
+    """
+    import scipy.sparse.csgraph
+
+    n = null.size
+    if n <= _DENSE_NODES:
+        return np.linalg.eigh(laplacian.toarray())[1][:, :count]
+    laplacian.eliminate_zeros()
+    labels = scipy.sparse.csgraph.connected_components(laplacian, directed=False)[1]
+    sizes = np.bincount(labels)
+    nodes = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+    connected = np.flatnonzero(sizes > 1)[:count]
+    found = []  # eigenvalues, and the nodes and entries of their vectors
+    for component in connected:
+        own = nodes[component]
+        if connected.size == count:
+            found.append((0.0, own, null[own] / np.linalg.norm(null[own])))
+            continue
+        values, vectors = _of_component(laplacian[own][:, own], count)
+        found += [(value, own, vectors[:, i]) for i, value in enumerate(values)]
+    # A node without neighbors has the eigenvalue 1, for the inverse of its degree counts as 0.
+    found += [(1.0, nodes[c], np.ones(1)) for c in np.flatnonzero(sizes == 1)[:count]]
+    found = sorted(found, key=lambda vector: vector[0])[:count]
+    result = np.zeros((n, count))
+    for i, (_, own, vector) in enumerate(found):
+        result[own, i] = vector
+    return result
+
+
+def _of_component(
+    laplacian: scipy.sparse.csr_array, count: int
+) -> tuple[Float[np.ndarray, " count"], Float[np.ndarray, "nodes count"]]:
+    """The least eigenvalues of a component, `count` or as many as it has, and their vectors."""
+    import scipy.sparse.linalg
+
+    n = laplacian.shape[0]
+    if n <= _DENSE_NODES or count >= n // 2:
+        values, vectors = np.linalg.eigh(laplacian.toarray())
+        return values[:count], vectors[:, :count]
+    # The largest of 2 - L, for which ARPACK converges well; the start is fixed.
+    start = np.random.default_rng(0).normal(size=n)
+    shifted = scipy.sparse.csr_array(2 * scipy.sparse.eye_array(n) - laplacian)
+    values, vectors = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start)
+    order = np.argsort(-values)
+    return 2 - values[order], vectors[:, order]
 
 
 def random_walk_pe(
@@ -124,7 +168,7 @@ def random_walk_pe(
 
     Raises:
         TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, or the weights are not of its edges.
+        ValueError: the graph is rectangular, or the weights are not of its edges or not finite.
 
     Source: Dwivedi et al., "Graph neural networks with learnable structural and positional
     representations", ICLR 2022.
@@ -166,7 +210,8 @@ def _count(value: Any, name: str, least: int) -> int:
 
 def _adjacency(graph: Graph, weights: Any) -> scipy.sparse.csr_array:
     """The entry (i, j) is the sum of the weights from i to j, float64."""
-    values = None if weights is None else np.asarray(weights, np.float64)
-    adjacency: Any = graph.to_scipy(values).astype(np.float64)
+    adjacency: Any = graph.to_scipy(weights).astype(np.float64)
     adjacency.sum_duplicates()
+    if not np.isfinite(adjacency.data).all():
+        raise ValueError("weights: expected finite numbers, got NaN or infinite ones")
     return adjacency

@@ -187,6 +187,10 @@ def test_to_scipy_has_senders_as_rows_as_that_of_the_graph():
 def test_knn_refuses():
     with pytest.raises(DataError, match="k: expected 1 to 4 neighbors among 5 points, got 5"):
         data.knn(np.zeros((5, 2)), 5, symmetrize=False)
+    with pytest.raises(TypeError, match="k: expected an integer, got 1.5"):
+        data.knn(np.zeros((5, 2)), 1.5, symmetrize=False)
+    with pytest.raises(TypeError, match="symmetrize: expected True or False, got 'no'"):
+        data.knn(np.zeros((5, 2)), 2, symmetrize="no")
     with pytest.raises(DataError, match="points: expected finite"):
         data.knn(np.array([[np.nan], [0.0], [1.0]]), 1, symmetrize=False)
 
@@ -263,3 +267,15 @@ def test_names_of_nodes_and_classes():
             dataclasses.replace(whole, node_names=bad)
     with pytest.raises(DataError, match="class_names: expected"):
         dataclasses.replace(whole, class_names=("a",))
+
+
+def test_normalized_integers():
+    """In float32, of lists too."""
+    found = data.normalize_features([[1, 3], [1, 1]])
+    assert found.dtype == np.float32 and found.tolist() == [[0, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("key", [None, 1.5, [0]])
+def test_split_of_no_name_or_number(key):
+    with pytest.raises(TypeError, match="split: expected a name or an integer, got"):
+        data.load("sbm", nodes_per_class=5).split(key)

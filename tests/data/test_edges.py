@@ -360,3 +360,28 @@ def test_plain_lines_between_others(tmp_path, end):
         write_lines(path, end.join([*lines, bad]) + end)
         with pytest.raises(DataError, match=rf"line {number}: expected "):
             data.read_edge_list(path)
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
+def test_names_after_an_edge_of_numbers(tmp_path, delimiter):
+    path = tmp_path / "edges.txt"
+    path.write_text(f"1{delimiter}2\nNew York{delimiter}3\n")
+    graph = data.read_edges(path, names=True)
+    assert graph.node_names == ("1", "2", "New York", "3")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("undirected", "no", "True or False"),
+        ("weights", 1, "True or False"),
+        ("names", "x", "True or False or None"),
+        ("num_nodes", 2.5, "an integer or None"),
+        ("delimiter", 3, "text or None"),
+    ],
+)
+def test_types_of_options(tmp_path, option, value, expected):
+    path = tmp_path / "edges.txt"
+    path.write_text("0 1\n")
+    with pytest.raises(DataError, match=f"^{option}: expected {expected}, got"):
+        data.load(path, **{option: value})

@@ -211,6 +211,21 @@ def test_point_clouds(tmp_path):
     np.savez(tmp_path / "ptr.npz", pos=points, ptr=[0, 5])
     with pytest.raises(DataError, match=r"ptr.npz: ptr: expected an ascent from 0 to 4"):
         data.load(tmp_path / "ptr.npz")
+    np.savez(tmp_path / "ptr.npz", pos=points.reshape(2, 2, 3), y=[1, 0], test_mask=[True, True])
+    split = data.load(tmp_path / "ptr.npz").splits["file"]
+    assert split.test.all() and not split.train.any()
+    np.savez(tmp_path / "one.npz", pos=points, y=[3])
+    assert data.load(tmp_path / "one.npz").label == 3
+    np.savez(tmp_path / "one.npz", pos=points, y=[3, 0, 1, 2])
+    with pytest.raises(DataError, match=r"y: expected the class of the one cloud, got int64\[4\]"):
+        data.load(tmp_path / "one.npz")
+
+
+def test_a_mesh_in_two_formats(tmp_path):
+    written(tmp_path / "a.off", "OFF3 1 0\n0 0 0\n1 0 0\n0 1 0.5\n3 0 1 2\n")
+    for name in ("a.obj", "b.obj"):
+        written(tmp_path / name, "v 0 0 0\nv 1 0 0\nv 0 1 0.5\nf 1 2 3\n")
+    assert data.load(tmp_path).graph_names == ("a.obj", "a.off", "b")
 
 
 def test_graphml(tmp_path):

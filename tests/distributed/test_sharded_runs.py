@@ -58,6 +58,13 @@ def save_parts(dataset, path, parts=4):
     return str(path)
 
 
+def test_names_of_features_are_kept(tmp_path):
+    names = tuple(f"f{i}" for i in range(toy().features.shape[1]))
+    for given in (None, names):
+        parts = save_parts(dataclasses.replace(toy(), feature_names=given), tmp_path / str(given))
+        assert load(parts).feature_names == partition_nodes(parts)[0].feature_names == given
+
+
 @pytest.mark.system
 def test_two_devices_then_one_end_as_one(folder, tmp_path):
     dataset, parts = folder

@@ -82,6 +82,9 @@ def test_from_scipy_errors():
         Graph.from_scipy(scipy.sparse.coo_array(np.eye(2) * 1j))
     with pytest.raises(ValueError, match=r"two dimensions, got the shape \(3,\)"):
         Graph.from_scipy(scipy.sparse.coo_array(np.ones(3)))
+    with pytest.raises(ValueError, match=r"entries within float32, got .*1e\+300"):
+        Graph.from_scipy(scipy.sparse.csr_array([[0, 1e300], [2, 0]]))
+    assert np.isinf(Graph.from_scipy(scipy.sparse.csr_array([[np.inf]]))[1]).all()
 
 
 @examples(20)

@@ -106,6 +106,24 @@ def test_laplacian_eigenvectors(n):
     np.testing.assert_array_equal(vectors, transform.laplacian_pe(graph, 3, weights))
 
 
+@pytest.mark.parametrize(
+    ("cycles", "size", "isolated", "k"),
+    [(26, 20, 0, 10), (26, 20, 0, 30), (3, 200, 5, 12), (1, 600, 40, 7), (0, 0, 600, 3)],
+)
+def test_laplacian_eigenvectors_of_components(cycles, size, isolated, k):
+    """0 is an eigenvalue of each component with edges, 1 of each isolated node."""
+    starts = size * np.repeat(np.arange(cycles), size)
+    steps = np.tile(np.arange(size), cycles)
+    senders, receivers = starts + steps, starts + (steps + 1) % max(size, 1)
+    n = cycles * size + isolated
+    graph = Graph.from_edges(senders, receivers, num_nodes=n, undirected=True)
+    vectors = transform.laplacian_pe(graph, k).astype(np.float64)
+    laplacian = np.diag(np.ones(n)) - graph.to_scipy().toarray() / 2
+    expected = np.linalg.eigvalsh(laplacian)[1 : k + 1]
+    np.testing.assert_allclose(laplacian @ vectors, vectors * expected, atol=1e-6)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-5)
+
+
 def test_radius_graph():
     rng = np.random.default_rng(0)
     points = np.round(rng.random((60, 2)), 1)  # with ties and repeated points
@@ -209,3 +227,17 @@ def test_laplacian_pe_of_weights_that_are_not_finite(value):
     graph = Graph.from_edges([0, 1, 1, 2], [1, 0, 2, 1])
     with pytest.raises(ValueError, match="weights: expected finite numbers"):
         transform.laplacian_pe(graph, 1, [value, value, 1, 1])
+
+
+@pytest.mark.parametrize("feature", [transform.laplacian_pe, transform.random_walk_pe])
+def test_weights_that_are_no_real_numbers(feature):
+    graph = Graph.from_edges([0, 1], [1, 0])
+    for weights, expected in (
+        ([np.nan, np.nan], "finite numbers"),
+        ([1j, 1j], "real numbers, got complex"),
+        (["a", "b"], "real numbers, got <U1"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"weights: expected {expected}"):
+            feature(graph, 1, weights)
+    with pytest.raises(TypeError, match="weights: a graph is converted outside"):
+        jax.jit(lambda weights: feature(graph, 1, weights))(np.ones(2, np.float32))

@@ -10,7 +10,7 @@ import scipy.io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgnn import Graph, transform
+from jaxgnn import Graph, batch, transform
 from jaxgnn.graph import _csr
 from tests.support.strategies import dense_adjacency, edge_lists, examples
 
@@ -507,3 +507,17 @@ def test_against_pyg_on_a_directed_graph(data_directory):
     senders, receivers = matrix.row.astype(np.int64), matrix.col.astype(np.int64)
     user = np.random.default_rng(0).uniform(0.5, 2.0, senders.size).astype(np.float32)
     compare_with_pyg(senders, receivers, matrix.shape[0], user)
+
+
+@pytest.mark.parametrize(
+    ("data", "fill_value", "dtype"),
+    [([1, 2, 3], 2**31, "int32"), ([1, 2, 3], 2**40, "int32"), ([1.0, 2, 3], 1e300, "float32")],
+)
+def test_fill_values_beyond_the_dtype(data, fill_value, dtype):
+    """Of 64-bit arrays on the host JAX makes 32 bits."""
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    with pytest.raises(ValueError, match=f"fill_value: expected .* within {dtype}, got"):
+        transform.add_self_loops(graph, np.asarray(data), fill_value=fill_value)
+    padded = batch.pad(graph, num_nodes=5)
+    with pytest.raises(ValueError, match=f"fill_value: expected .* within {dtype}, got"):
+        batch.union_node_data(padded, [np.asarray(data)], fill_value=fill_value)
