@@ -202,11 +202,16 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
 
 
 def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce, name: str) -> Array:
-    """The reduction of the data of the user's edges at each position."""
+    """The reduction of the data of the user's edges at each position.
+
+    Integer sums that 32 bits do not hold are an error, but under `jit`, where they wrap.
+    """
     assert graph.edge_positions is not None
     if jnp.issubdtype(data.dtype, jnp.complexfloating):
         raise TypeError(f"{name}: expected real numbers where edges were merged, got {data.dtype}")
     merged, counts = _merged(graph.edge_positions, data, graph.num_edges, reduce)
+    if reduce == "sum" and merged.dtype.itemsize == 4 and not isinstance(data, jax.core.Tracer):
+        _check_sums(graph.edge_positions, data, merged, name)
     check_fill_value(fill_value, merged.dtype)
     return _filled(counts > 0, merged, fill_value)
 
@@ -217,6 +222,18 @@ def _merged(
 ) -> tuple[Array, Int[Array, " size"]]:
     index = jnp.where(positions < 0, size, positions).reshape(-1)
     return merge_rows(jnp.concatenate([data] * positions.shape[0]), index, size, reduce)
+
+
+def _check_sums(positions: Array, data: Array, sums: Array, name: str) -> None:
+    """Raises if integers of 32 bits do not hold the sums: they are then a multiple of 2^32 off."""
+    if jnp.issubdtype(sums.dtype, jnp.integer):
+        near, _ = _merged(positions, data.astype(jnp.float32), sums.shape[0], "sum")
+        wrong = jnp.abs(near - sums.astype(jnp.float32)) > 2.0**31
+        if wrong.any():
+            raise ValueError(
+                f"{name}: expected sums of merged edges within {sums.dtype}, got about "
+                f"{near[wrong][0]:.4g}"
+            )
 
 
 @functools.partial(jax.jit, static_argnames=("size", "reduce"))

@@ -162,8 +162,8 @@ class Graph(GraphArrays):
                 that is `True` or `False` is something else.
             ValueError: shapes that differ, an index out of range, an option that needs a
                 square graph on a rectangular one, data without a row for each listed edge,
-                `self_loops="add"` with data where edges are merged, or `reduce` or `fill_value`
-                without data.
+                `self_loops="add"` with data where edges are merged, sums of merged integers beyond
+                their 32 bits, or `reduce` or `fill_value` without data.
         """
         options = {
             "num_nodes": num_nodes,

@@ -301,3 +301,12 @@ def test_integers_that_32_bits_do_not_hold(value, dtype):
             call()
     with jax.enable_x64():
         assert Graph.from_edges(*ends, edge_data=data)[1].max() == value
+
+
+@pytest.mark.parametrize("value", [2**31 - 1, -(2**31)])
+def test_sums_beyond_32_bits(value):
+    ends, data = ([0, 0, 1], [1, 1, 0]), np.array([value, np.sign(value), 5])
+    with pytest.raises(ValueError, match=r"edge_data: expected sums .* within int32, got about"):
+        Graph.from_edges(*ends, deduplicate=True, edge_data=data)
+    held = Graph.from_edges(*ends, deduplicate=True, edge_data=data - np.sign(value))[1]
+    assert held.tolist() == [5 - np.sign(value), value - np.sign(value)]
