@@ -210,7 +210,7 @@ def _merge(graph: Graph, data: Array, fill_value: float, reduce: Reduce, name: s
     if jnp.issubdtype(data.dtype, jnp.complexfloating):
         raise TypeError(f"{name}: expected real numbers where edges were merged, got {data.dtype}")
     merged, counts = _merged(graph.edge_positions, data, graph.num_edges, reduce)
-    if reduce == "sum" and merged.dtype.itemsize == 4 and not isinstance(data, jax.core.Tracer):
+    if reduce == "sum" and merged.dtype.itemsize == 4 and not isinstance(data, Tracer):
         _check_sums(graph.edge_positions, data, merged, name)
     check_fill_value(fill_value, merged.dtype)
     return _filled(counts > 0, merged, fill_value)

@@ -138,7 +138,7 @@ def _of_component(
     """The least eigenvalues of a component, `count` or as many as it has, and their vectors."""
     import scipy.sparse.linalg
 
-    n = laplacian.shape[0]
+    n = laplacian.indptr.size - 1
     if n <= _DENSE_NODES or count >= n // 2:
         values, vectors = np.linalg.eigh(laplacian.toarray())
         return values[:count], vectors[:, :count]

@@ -7,8 +7,8 @@ from jaxtyping import Array, Int
 
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import _csr
+from jaxgnn.graph._graph_batch import batch_of_csr
 from jaxgnn.graph._row_chunks import chunk_rows
-from jaxgnn.graph.batch import _of_csr
 from jaxgnn.train.graph_minibatch import GraphMinibatch
 from jaxgnn.train.graph_store import GraphStore, places
 
@@ -29,7 +29,7 @@ def host_union(
     graph_sizes = np.zeros(graphs, np.int64)
     graph_sizes[: chosen.size] = node_counts
     graph_sizes[chosen.size] = num_nodes - nodes
-    batch = _of_csr(
+    batch = batch_of_csr(
         csr,
         graph_sizes=graph_sizes,
         sender_sizes=None,
