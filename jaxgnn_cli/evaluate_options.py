@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from jaxgnn.train.options import option
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
 from jaxgnn_cli.values import check_between, choices, integers, shares
@@ -114,4 +115,10 @@ def parse_evaluate(arguments: list[str]) -> EvaluateOptions | None:
     check_between(options.num_runs, "num_runs", 1, 10**6)
     check_between(options.num_draws, "num_draws", 1, 10**6)
     check_between(options.seed, "seed", 0, 2**32 - 1)
+    for name in ("num_runs", "num_draws", "seed"):
+        if not options.takes_a_part and getattr(options, name) != getattr(EvaluateOptions, name):
+            raise UsageError(
+                f"{option(name)}: expected --sample-size, --strategy or --drop-edge with it, got "
+                "none"
+            )
     return options

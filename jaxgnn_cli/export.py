@@ -118,7 +118,9 @@ def export(arguments: list[str]) -> None:
         f"{options.platforms}{', portable' * options.portable}",
     )
     if written.normalized_features:
-        print_line(console, "the model expects features as jaxgnn.data.normalize_features has them")
+        each = " of each graph" if written.num_graphs else ""
+        expected = f"features{each} as jaxgnn.data.normalize_features has them"
+        print_line(console, f"the model expects {expected}")
     if written.edge_weights:
         print_line(console, "the model takes the weights of the edges: model(graph, x, weights)")
 

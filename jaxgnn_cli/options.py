@@ -13,7 +13,7 @@ import tyro
 
 from jaxgnn.train.choose_k import automatic
 from jaxgnn.train.config import HEAD_K_AUTO, TrainConfig
-from jaxgnn.train.options import ConfigError
+from jaxgnn.train.options import ConfigError, option
 from jaxgnn.train.presets import preset
 from jaxgnn.train.records import read_config
 from jaxgnn.train.saved_settings import check_same_settings, from_settings
@@ -52,9 +52,22 @@ def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None
         UsageError, ConfigError: options that cannot be.
     """
     found = parse_run(arguments, name)
-    if found is not None and found[1]:
-        raise ConfigError(f"--folds: expected jaxgnn train with it, got jaxgnn {name}")
-    return None if found is None else found[0]
+    if found is None:
+        return None
+    config, folds = found
+    given: dict[str, Any] = {"folds": folds}
+    if name != "train":
+        own = config.resume is not None  # the directory of the run that gave the settings
+        given |= {"run_directory": None if own else config.run_directory, "profile": config.profile}
+    _check_of_train(name, given)
+    return config
+
+
+def _check_of_train(name: str, given: dict[str, Any]) -> None:
+    """Refuses options of runs, which a command that makes none would ignore."""
+    for key, value in given.items():
+        if value:
+            raise ConfigError(f"{option(key)}: expected jaxgnn train with it, got jaxgnn {name}")
 
 
 def parse_run(arguments: list[str], name: str = "train") -> tuple[TrainConfig, int] | None:
@@ -91,6 +104,8 @@ def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:
         return None
     if options.resume is not None:
         raise ConfigError("--resume: expected jaxgnn train with it, got jaxgnn plan")
+    of_train = ("folds", "run_directory", "profile")
+    _check_of_train("plan", {key: getattr(options, key) for key in of_train})
     base = TrainConfig.for_dataset(options.dataset)
     if options.preset:
         base = preset(options.preset, options.dataset)

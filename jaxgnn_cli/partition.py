@@ -66,6 +66,13 @@ def partition(arguments: list[str]) -> None:
     from jaxgnn.train.machine import peak_memory
     from jaxgnn.train.records import make_directory
 
+    for name, methods in (("passes", ("stream",)), ("seed", ("stream", "metis"))):
+        given = getattr(options, name) != getattr(PartitionOptions, name)
+        if given and options.method not in methods:
+            expected = " or ".join(methods)
+            raise UsageError(
+                f"--{name}: expected --method {expected} with it, got --method {options.method}"
+            )
     dataset = load_undirected(options.dataset) if options.undirected else load(options.dataset)
     if isinstance(dataset, GraphSet):
         raise UsageError("partition: expected one graph, got a set of graphs")

@@ -39,7 +39,8 @@ class Manifest:
         num_features, num_classes: widths of its input and output. No features: it has an embedding
             of the nodes, of which there are `num_nodes` - 1, or of unions it reads the degrees.
         normalized_features: whether it expects what `jaxgnn.data.normalize_features` makes of the
-            nodes' features, as its training did; the program takes them as they are.
+            nodes' features, of unions each graph's, as its training did; the program takes them as
+            they are.
         feature_names: names of its features in their order, or `None`.
         num_edge_features: width of the edges' features that it reads.
         edge_weights: whether it reads a weight of each edge, in the type of the sums.

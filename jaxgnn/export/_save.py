@@ -83,8 +83,8 @@ def save(
             is slower.
         multilabel, class_names: for those who read the outputs.
         normalized_features, feature_names: for those who prepare the features: whether the model
-            was trained on what `jaxgnn.data.normalize_features` makes of them, which the program
-            does not apply, and their names in their order.
+            was trained on what `jaxgnn.data.normalize_features` makes of them, with `num_graphs`
+            of each graph's, which the program does not apply, and their names in their order.
         decoder: makes it a model of links: called as `decoder(outputs, senders, receivers)`, such
             as `jaxgnn.nn.DotDecoder`. `load_links` reads what is written.
 

@@ -8,13 +8,13 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxgnn._core.text import printable
-from jaxgnn.train.options import ConfigError
-from jaxgnn.train.records import check_path, read_config, replacing
+from jaxgnn.train.options import ConfigError, option
+from jaxgnn.train.records import check_path, read_config, replacing, run_path
 from jaxgnn.train.saved_settings import from_settings
 from jaxgnn.train.task import ERRORS, METRIC_NAMES
 
@@ -47,6 +47,11 @@ class ComparedRuns:
     epoch_seconds: float
 
 
+_RESULTS = tuple(
+    field.name for field in dataclasses.fields(ComparedRuns) if field.name != "settings"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """Runs side by side.
@@ -60,9 +65,12 @@ class Comparison:
     unfinished: tuple[str, ...]
 
     def columns(self) -> list[str]:
-        """The heads of `cells`."""
-        names = list(self.rows[0].settings) if self.rows else []
-        return [*names, "runs", "test", "validation", "epochs", "epoch, ms"]
+        """The heads of `cells`. A setting with the name of a result is its option: `--epochs`."""
+        return [*self._settings(), "runs", "test", "validation", "epochs", "epoch, ms"]
+
+    def _settings(self) -> list[str]:
+        names = self.rows[0].settings if self.rows else ()
+        return [option(name) if name in _RESULTS else name for name in names]
 
     def metrics(self) -> str:
         """What the scores are, and the unit of shares."""
@@ -114,13 +122,11 @@ class Comparison:
         elif path.suffix == ".csv":
             with replacing(path) as file:
                 writer = csv.writer(file, lineterminator="\n")
-                settings = list(self.rows[0].settings) if self.rows else []
-                values = [f.name for f in dataclasses.fields(ComparedRuns)][1:]
-                writer.writerow([*settings, *values])
+                writer.writerow([*self._settings(), *_RESULTS])
                 for row in self.rows:
                     seeds = " ".join(map(str, row.seeds))
                     found = dataclasses.asdict(row) | {"seeds": seeds}
-                    writer.writerow([*row.settings.values(), *(found[name] for name in values)])
+                    writer.writerow([*row.settings.values(), *(found[name] for name in _RESULTS)])
         else:
             raise ConfigError(f"path: expected {', '.join(SUFFIXES)}, got {printable(path)}")
 
@@ -145,18 +151,26 @@ def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") ->
         name: the argument that gave them, for messages.
 
     Raises:
+        TypeError: no sequence of paths.
         ConfigError: no runs, one named twice, no run directory, or a damaged summary.
     """
-    paths = list(map(Path, directories))
+    if isinstance(directories, str | os.PathLike) or not isinstance(directories, Iterable):
+        got = type(directories).__name__
+        raise TypeError(f"directories: expected a sequence of paths, got {got}")
+    paths = [run_path(directory, name) for directory in directories]
     if not paths:
         raise ConfigError(f"{name}: expected at least one run, got none")
-    repeated = [path for i, path in enumerate(paths) if path.absolute() in _absolute(paths[:i])]
-    if repeated:
-        raise ConfigError(f"{name}: {printable(repeated[0])} is named twice")
+    for path in paths:
+        check_path(path, name)
+    known: set[str] = set()
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in known:
+            raise ConfigError(f"{name}: {printable(path)} is named twice")
+        known.add(real)
     groups: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     unfinished = []
     for path in paths:
-        check_path(path, name)
         settings = from_settings(read_config(path, name)["settings"]).settings()
         summary = _summary(path, name)
         if summary is None or not _is_done(settings, summary):
@@ -179,10 +193,6 @@ def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") ->
 def _repeats(settings: dict[str, Any]) -> tuple[str, ...]:
     """The settings in which the runs of a row may differ: splits of many graphs are folds."""
     return ("seed", "split") if settings["task"] == "graph" else ("seed",)
-
-
-def _absolute(paths: list[Path]) -> set[Path]:
-    return {path.absolute() for path in paths}
 
 
 def _row(runs: list[tuple[dict[str, Any], dict[str, Any]]], names: list[str]) -> ComparedRuns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import reprlib
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from jaxgnn.train.options import (
 if TYPE_CHECKING:
     from jaxgnn.train.config import TrainConfig
 
+_PATHS = ("dataset", "run_directory", "resume", "profile")
+
 
 def check(config: TrainConfig) -> None:
     """Refuses options that are out of range, or do not go together.
@@ -28,6 +31,7 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: naming the first of them.
     """
+    _check_types(config)
     _check_values(config)
     _check_maxk(config)
     _check_sample(config)
@@ -44,23 +48,41 @@ def _is_default(config: TrainConfig, name: str) -> bool:
     return getattr(config, name) == getattr(type(config), name)
 
 
+def _check_types(config: TrainConfig) -> None:
+    """Of the options whose values are not checked further: those checks include the type."""
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if name in RANGES or name in CHOICES or name == "num_neighbors":
+            continue
+        if value is None and field.default is None:
+            continue
+        if name in ("processes", "process"):
+            fits, expected = type(value) is int, "an integer or None"
+        elif field.type == "bool":
+            fits, expected = type(value) is bool, "True or False"
+        elif name in _PATHS:
+            fits, expected = isinstance(value, str | os.PathLike), "a path"
+        else:
+            fits, expected = isinstance(value, str), "a string"
+        if not fits:
+            got = printable(reprlib.repr(value))
+            raise ConfigError(f"{option(name)}: expected {expected}, got {got}")
+
+
 def _check_values(config: TrainConfig) -> None:
     for name, (low, high, expected) in RANGES.items():
         value = getattr(config, name)
-        if "integer" in expected and not isinstance(value, int):
-            raise ConfigError(f"{option(name)}: expected {expected}, got {value!r}")
+        kinds = int if "integer" in expected else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            got = printable(reprlib.repr(value))
+            raise ConfigError(f"{option(name)}: expected {expected}, got {got}")
         # In this order: an integer beyond every float is out of every range of integers.
         if not (low <= value <= high and (isinstance(value, int) or math.isfinite(value))):
             got = reprlib.repr(value)
             raise ConfigError(f"{option(name)}: expected {expected}, got {got}")
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.type == "bool" and type(value) is not bool:
-            got = printable(reprlib.repr(value))
-            raise ConfigError(f"{option(field.name)}: expected True or False, got {got}")
     for name, kind in CHOICES.items():
         value = getattr(config, name)
-        if value not in kind:
+        if not isinstance(value, str) or value not in kind:
             raise ConfigError(f"{option(name)}: expected one of {', '.join(kind)}, got {value!r}")
 
 

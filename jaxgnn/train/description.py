@@ -222,7 +222,7 @@ def check_finite(outputs: Float[np.ndarray, "rows ..."], name: str) -> None:
     Raises:
         DataError: NaN or infinity, with the first row that has some.
     """
-    wrong = ~np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1)
+    wrong = ~np.isfinite(outputs).all(axis=tuple(range(1, outputs.ndim)))
     if wrong.any():
         raise DataError(
             f"{printable(name)}: expected finite outputs of the model, got NaN or infinity in row "

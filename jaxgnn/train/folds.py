@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data import GraphSet
 from jaxgnn.train.comparison import Comparison, compare
 from jaxgnn.train.config import TrainConfig, check_config
@@ -72,8 +73,8 @@ def run_folds(
 
 def check_folds(config: TrainConfig, folds: int) -> None:
     """Raises a `ConfigError` for options that runs of several folds do not have."""
-    if not 1 <= folds <= 1 << 16:
-        raise ConfigError(f"--folds: expected an integer from 1 to {1 << 16}, got {folds}")
+    if as_integer(folds) is None or not 1 <= folds <= 1 << 16:
+        raise ConfigError(f"--folds: expected an integer from 1 to {1 << 16}, got {folds!r}")
     if config.task != "graph":
         raise ConfigError(f"--folds: expected --task graph with it, got --task {config.task}")
     if config.split:

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxgnn._core.text import printable
-from jaxgnn.data import DataError, GraphSet, Metric, Split, normalize_features
+from jaxgnn.data import DataError, GraphSet, Metric, Split
 from jaxgnn.data.categories import MOST_CATEGORIES, check_categories, count_categories
+from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.data.splits import fold_splits
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.graph_store import GraphStore
@@ -46,7 +47,8 @@ class GraphSetDescription:
             which is 0 or 1; `"values"`: numbers.
         num_outputs: of the classes, labels or numbers.
         metric: the score.
-        normalized: whether the run scaled the rows of the features to sum 1.
+        normalized: whether the run scaled the rows of the features to sum 1, of each graph by
+            itself.
         class_names: the user's name of each class; `None`: numbers from 0.
         degree_histogram: how many nodes of the training graphs have 0, 1, 2, ... edges, for the
             scalers of `--model pna`; `None` of other models.
@@ -188,7 +190,7 @@ class GraphSetDescription:
                 f"got {rows.shape[1]}"
             )
         if self.normalized:
-            rows = normalize_features(rows)
+            rows = _normalized(rows, store)
         check_categories(rows, _array(self.node_categories), f"{name}: features")
         edges = store.edge_features if self.num_edge_features else None
         found = 0 if edges is None else edges.shape[1]
@@ -291,6 +293,21 @@ def _positions(graphs: Any) -> Float[np.ndarray, "nodes dimensions"] | None:
     if any(part is None for part in parts):
         return None
     return np.concatenate([np.asarray(part) for part in parts])
+
+
+def _normalized(
+    rows: Float[np.ndarray, "nodes features"], store: GraphStore
+) -> Float[np.ndarray, "nodes features"]:
+    """`normalize_features` of each graph by itself: what a graph gives does not depend on which
+    others are there."""
+    if not rows.size:
+        return rows
+    filled = store.num_nodes > 0
+    least = np.minimum.reduceat(rows.min(axis=1), store.node_offsets[filled])
+    with np.errstate(over="ignore"):
+        rows = rows - np.repeat(least, store.num_nodes[filled])[:, None]
+    normalize_in_place(rows)  # the least of all is 0 now
+    return rows
 
 
 def _one_hot_degrees(store: GraphStore) -> Float[np.ndarray, "nodes degrees"]:

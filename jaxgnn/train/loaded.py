@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
 from jaxgnn.data.dataset import normalize_in_place
@@ -38,7 +39,8 @@ from jaxgnn.train.layerwise import layerwise_inference
 from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, load_graph_run
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import choose_split, load_dataset, prepared, score_or_none
-from jaxgnn.train.records import check_data, fingerprint, read_config
+from jaxgnn.train.options import ConfigError
+from jaxgnn.train.records import check_data, fingerprint, read_config, run_path
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.task import Task, mean_loss
@@ -239,7 +241,7 @@ def load_run(
             without `jax_enable_x64`.
         CheckpointError: no checkpoint that can be restored.
     """
-    directory = Path(directory)
+    directory = run_path(directory, name)
     config = run_config(directory, name, "node", "graph")
     if config.task == "graph":
         return load_graph_run(directory, name, config, warn or Recovery().warn)
@@ -275,6 +277,16 @@ def _smallest_task(description: DatasetDescription, config: TrainConfig) -> Task
     )
 
 
+def check_loaded(run: Any) -> None:
+    """Refuses an argument that is no run of `load_run`.
+
+    Raises:
+        TypeError: naming what it is.
+    """
+    if not isinstance(run, LoadedRun | LoadedGraphRun):
+        raise TypeError(f"run: expected one of load_run, got {type(run).__name__}")
+
+
 def evaluate_scores(
     run: LoadedRun | LoadedGraphRun,
     dataset: NodeDataset | PlainGraph | GraphSet,
@@ -294,9 +306,16 @@ def evaluate_scores(
         row, and `split` is `None`.
 
     Raises:
+        TypeError: `run` is none of `load_run`, or `dataset` no data.
         ConfigError: no such split.
         DataError: data with other labels than the model has outputs, or other features.
     """
+    check_loaded(run)
+    if not isinstance(dataset, NodeDataset | PlainGraph | GraphSet):
+        got = type(dataset).__name__
+        raise TypeError(f"dataset: expected a NodeDataset, PlainGraph or GraphSet, got {got}")
+    if split is not None and ((number := as_integer(split)) is None or number < 0):
+        raise ConfigError(f"--split: expected an integer from 0, got {split!r}")
     if isinstance(run, LoadedGraphRun):
         if not isinstance(dataset, GraphSet):
             raise DataError(f"{dataset.name}: expected a set of graphs, got one graph")

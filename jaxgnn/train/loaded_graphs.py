@@ -25,6 +25,7 @@ from jaxgnn.train.graph_loader import GraphLoader, GraphMinibatch
 from jaxgnn.train.graph_model import GraphModel, OfDegrees, build_graphs, known_targets
 from jaxgnn.train.graph_problem import graph_arrays, scores_of
 from jaxgnn.train.loop import Best, Progress
+from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import check_data, read_config
 from jaxgnn.train.restored import newest_checkpoint
 
@@ -131,6 +132,9 @@ class LoadedGraphRun:
             raise DataError(f"{os.fspath(path)}: expected a set of graphs, got one graph")
         return data
 
+    def _fingerprint(self, graphs: GraphSet) -> str:
+        return checksum(*graph_arrays(graphs, graph_split(graphs, self.config.split)))
+
     def own_data(self, name: str = "run") -> GraphSet:
         """The data of the run's settings, which must be those that it was trained on; `name` is
         the argument that gave the directory.
@@ -139,8 +143,7 @@ class LoadedGraphRun:
             DataError, ConfigError: they are not there, or others.
         """
         data = self.load_data(self.config.dataset)
-        split = graph_split(data, self.config.split)
-        found = {"name": data.name, "fingerprint": checksum(*graph_arrays(data, split))}
+        found = {"name": data.name, "fingerprint": self._fingerprint(data)}
         check_data(self.directory, read_config(self.directory, name).get("data"), found, name)
         return data
 
@@ -178,7 +181,7 @@ def evaluate_graph_scores(run: LoadedGraphRun, graphs: GraphSet, split: int | No
         )
     check_class_names(graphs, data)
     index, parts = None, {"all": np.ones(len(graphs), bool)}
-    if graphs.splits or split is not None or graphs.name == data.name:
+    if graphs.splits or split is not None or _is_own(run, graphs):
         index = run.config.split if split is None else split
         masks = graph_split(graphs, index)
         parts = {text: getattr(masks, part) for part, text in _PARTS.items()}
@@ -204,6 +207,20 @@ def evaluate_graph_scores(run: LoadedGraphRun, graphs: GraphSet, split: int | No
         "best_epoch": run.progress.best_epoch,
         "rows": rows,
     }
+
+
+def _is_own(run: LoadedGraphRun, graphs: GraphSet) -> bool:
+    """Whether the run was trained on a set without splits: by its checksum, or by the name where
+    the run recorded none."""
+    if len(graphs) != run.dataset.num_graphs:
+        return False
+    saved = read_config(run.directory, "run").get("data")
+    if not isinstance(saved, dict) or "fingerprint" not in saved:
+        return graphs.name == run.dataset.name
+    try:
+        return run._fingerprint(graphs) == saved["fingerprint"]
+    except ConfigError:  # too few graphs for the run's split
+        return False
 
 
 def _loss(model: GraphModel, labels: np.ndarray, logits: np.ndarray) -> float | None:

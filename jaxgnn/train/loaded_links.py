@@ -26,7 +26,7 @@ from jaxgnn.train.links import LinkData, LinkModel, build_links, describe
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import prepared
 from jaxgnn.train.problem import link_data_of, load_link_data
-from jaxgnn.train.records import check_data, read_config
+from jaxgnn.train.records import check_data, read_config, run_path
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
 
@@ -184,7 +184,7 @@ def load_link_run(
             without `jax_enable_x64`.
         CheckpointError: no checkpoint that can be restored.
     """
-    directory = Path(directory)
+    directory = run_path(directory, name)
     config = run_config(directory, name, "link")
     record = read_config(directory, name)
     if "dataset" in record:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxgnn._core.text import printable
 from jaxgnn.train.description import check_finite
-from jaxgnn.train.loaded import LoadedRun
+from jaxgnn.train.loaded import LoadedRun, check_loaded
 from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.options import ConfigError
 from jaxgnn.train.records import replacing
@@ -102,8 +102,10 @@ def predict(run: LoadedRun | LoadedGraphRun, data: Any) -> Predictions:
     returned.
 
     Raises:
+        TypeError: `run` is none of `load_run`.
         DataError: outputs that are not finite, of features or weights that are too large.
     """
+    check_loaded(run)
     found = _predictions(run, data)
     check_finite(found.probabilities, getattr(data, "name", "data"))
     return found

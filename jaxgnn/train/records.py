@@ -101,6 +101,17 @@ def _create_named(config: TrainConfig) -> Path:
             path, suffix = path.with_name(f"{name}-{suffix}"), suffix + 1
 
 
+def run_path(directory: Any, name: str) -> Path:
+    """The path of a run directory that the argument `name` gave.
+
+    Raises:
+        TypeError: it is no path.
+    """
+    if not isinstance(directory, str | os.PathLike):
+        raise TypeError(f"{name}: expected a path, got {type(directory).__name__}")
+    return Path(directory)
+
+
 def check_path(path: Path, name: str) -> None:
     """Refuses what checkpoints cannot be written to.
 

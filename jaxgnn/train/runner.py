@@ -366,16 +366,25 @@ def check_wide(config: TrainConfig) -> TrainConfig:
 
 def describe_kernels(config: TrainConfig, calls: dict[str, int]) -> str:
     """Which kernels the configured model ran."""
-    hidden = config.layers > 1 or config.input_layer or config.jumping != "none"
-    return machine.describe_kernels(calls, maxk=config.activation == "maxk" and hidden)
+    maxk = config.activation == "maxk" and _has_hidden_layer(config)
+    return machine.describe_kernels(calls, maxk=maxk)
 
 
 def describe_activation(config: TrainConfig) -> str:
     """The nonlinearity, for people."""
     if config.activation != "maxk":
         return config.activation
+    if not _has_hidden_layer(config):
+        return "maxk: no hidden layer"
     text = f"maxk: the {config.k} largest of {config.hidden}"
     if config.anneal_from:
         halved = "halved " * config.anneal_stages
         text += f", {config.anneal_from} at first, {halved}within {config.anneal_epochs} epochs"
     return text + ", packed" * config.packed
+
+
+def _has_hidden_layer(config: TrainConfig) -> bool:
+    """Whether the activation follows a layer: of one layer of nodes where another comes after it.
+    A readout takes its outputs, and `AGNN` and `SAGEEmbedding` end with a linear layer."""
+    one = config.layers == 1 and config.jumping == "none" and not config.input_layer
+    return not one or config.task == "graph" or config.model in ("agnn", "sage_embedding")

@@ -1,5 +1,6 @@
 """The `jaxgnn` command: its help, its errors, and its smoke tests on real data."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -9,6 +10,9 @@ import pytest
 
 import jaxgnn
 from jaxgnn.nn import MODELS
+from jaxgnn.train import ConfigError, TrainConfig
+from jaxgnn.train.options import option
+from jaxgnn.train.runner import describe_activation
 from jaxgnn_cli import main
 from jaxgnn_cli.options import parse_train
 from tests.support.processes import run_python, start
@@ -41,11 +45,6 @@ def test_help_and_version(capsys):
 
 
 def test_help_of_train_explains_every_option_and_names_every_model(capsys):
-    import dataclasses
-
-    from jaxgnn.train.config import TrainConfig
-    from jaxgnn.train.options import option
-
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
     names = [f.name for f in dataclasses.fields(TrainConfig) if f.name != "dataset"]
@@ -114,10 +113,49 @@ def test_bad_commands(capsys):
     assert "no-such-set" in error(capsys, "info", "no-such-set")
 
 
+@pytest.mark.parametrize("command", ["info", "plan"])
+@pytest.mark.parametrize("given", ["--folds", "--run-directory", "--profile"])
+def test_options_of_runs_are_not_ignored(capsys, command, given):
+    found = error(capsys, command, "digits", given, "3")
+    assert f"{given}: expected jaxgnn train with it, got jaxgnn {command}" in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["block", "--passes", "3"], "--passes: expected --method stream with it, got --method b"),
+        (["metis", "--passes", "3"], "--passes: expected --method stream with it, got --method m"),
+        (["block", "--seed", "4"], "--seed: expected --method stream or metis with it, got --me"),
+    ],
+)
+def test_options_of_other_methods_of_partition_are_not_ignored(capsys, arguments, message):
+    assert message in error(capsys, "partition", "digits", "out", "--method", *arguments)
+    assert not os.path.exists("out")
+
+
+def test_an_activation_without_a_hidden_layer():
+    """Of many graphs the readout takes its outputs."""
+    config = TrainConfig(layers=1, activation="maxk", k=4, hidden=8)
+    assert describe_activation(config) == "maxk: no hidden layer"
+    for changes in ({"layers": 2}, {"jumping": "cat"}, {"task": "graph"}, {"model": "agnn"}):
+        found = describe_activation(dataclasses.replace(config, **changes))
+        assert found == "maxk: the 4 largest of 8"
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TrainConfig)])
+def test_values_of_wrong_types_are_errors_that_name_the_option(name):
+    """Of Python's, which the command line does not give."""
+    number = isinstance(getattr(TrainConfig, name), int | float)
+    for value in ([1], b"x", *((None, "0.1", 0 + 1j) if number else (3,))):
+        with pytest.raises(ConfigError, match=rf"^{option(name)}: expected .*, got "):
+            dataclasses.replace(TrainConfig(), **{name: value}).check()
+    if type(getattr(TrainConfig, name)) in (int, float):
+        with pytest.raises(ConfigError, match=rf"^{option(name)}: expected .*, got True"):
+            dataclasses.replace(TrainConfig(), **{name: True}).check()
+
+
 def test_resume_of_something_else(capsys, tmp_path):
     (tmp_path / "run").mkdir()
-    from jaxgnn.train import TrainConfig
-
     settings = TrainConfig(epochs=3).settings()
     damaged = [
         {key: value for key, value in settings.items() if key != "layers"},
@@ -146,8 +184,6 @@ def test_resume_of_something_else(capsys, tmp_path):
 
 
 def test_a_run_is_made_longer_but_not_shorter(capsys, tmp_path):
-    from jaxgnn.train import TrainConfig
-
     (tmp_path / "run").mkdir()
     settings = TrainConfig(epochs=3, patience=7).settings()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"settings": settings}))

@@ -124,6 +124,12 @@ def test_shares_of_the_edges():
         (["RUN", "--drop-edge", "1"], "--drop-edge: expected numbers from 0 to less than 1, got"),
         (["RUN", "--drop-edge", "nan"], "--drop-edge: expected numbers from 0 to less than 1, got"),
         (["RUN", "--num-draws", "0"], "--num-draws: expected an integer from 1 to"),
+        (
+            ["RUN", "--num-draws", "2"],
+            "--num-draws: expected --sample-size, --strategy or --drop-e",
+        ),
+        (["RUN", "--num-runs", "3"], "--num-runs: expected --sample-size, --strategy or --drop-ed"),
+        (["RUN", "--seed", "9"], "--seed: expected --sample-size, --strategy or --drop-edge with"),
         (["RUN", "--sample-size", "2", "--output", "/dev/null"], "--output: /dev/null: "),
         (["RUN", "--split", "1", "--strategy", "stride"], "--split: a part of the edges is meas"),
         (["RUN", "sbm", "--drop-edge", "0"], "DATASET: a part of the edges is measured on the run"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +78,17 @@ def problem_of(config: TrainConfig = SMALL, graphs: GraphSet | None = None) -> G
     problem = make_problem(config.check(), graph_set() if graphs is None else graphs, Recovery())
     assert isinstance(problem, GraphProblem)
     return problem
+
+
+def untrained(config: TrainConfig, graphs: GraphSet, directory: Path) -> LoadedGraphRun:
+    """A run after no epoch, which recorded its data."""
+    problem = problem_of(config, graphs)
+    program, state = problem.build()
+    record = {"data": {"name": problem.name, "fingerprint": problem.fingerprint()}}
+    text = json.dumps(record | {"settings": config.settings()})
+    (directory / "config.json").write_text(text)
+    model = nnx.merge(program.inference, state.params, state.rest)
+    return LoadedGraphRun(directory, config, problem.description, model, Progress())
 
 
 def fit(compiled, task, start, **options):
@@ -300,6 +312,47 @@ def test_numbers_in_units_of_the_targets_and_files_of_a_run(tmp_path):
         evaluate_scores(loaded, graph_set(name="other"))
 
 
+def test_normalized_features_do_not_depend_on_the_other_graphs(tmp_path):
+    config = dataclasses.replace(SMALL, features="normalized", batch_size=4)
+    graphs = graph_set()
+    loaded = untrained(config, graphs, tmp_path)
+    items = [graphs[i] for i in range(4)]  # the first without nodes
+    expected = loaded.predict(graphs)[:4]
+    for rows, few in ((slice(3, 4), items[3:]), (slice(1, 4), items[1:]), (slice(4), items)):
+        np.testing.assert_allclose(loaded.predict(few), expected[rows], atol=1e-6)
+    given = [data.normalize_features(item.features) for item in items]
+    found = loaded.dataset.store(items).features
+    np.testing.assert_array_equal(found, np.concatenate(given))
+    assert loaded.dataset.store(items[:1]).features.shape == (0, 3)
+
+
+def test_no_graphs_are_predicted_as_no_rows(tmp_path):
+    found = predict(untrained(SMALL, graph_set(), tmp_path), [])
+    assert found.probabilities.shape == (0, 2) and found.labels.shape == (0,)
+    found.save(tmp_path / "p.csv")
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 1
+
+
+def test_the_runs_own_set_is_told_by_its_checksum(tmp_path):
+    """Not by its name: without splits, another set is scored as one."""
+    graphs = graph_set(splits={})
+    loaded = untrained(SMALL, graphs, tmp_path)
+    other = dataclasses.replace(graphs, features=graphs.features + 1)
+    few = dataclasses.replace(graphs, labels=np.zeros_like(graphs.labels))
+
+    def parts(graphs: GraphSet) -> list[str]:
+        return [row["graphs_of"] for row in evaluate_scores(loaded, graphs)["rows"]]
+
+    own = ["training", "validation", "test"]
+    assert parts(graphs) == parts(dataclasses.replace(graphs, name="copy")) == own
+    assert parts(other) == parts(few) == ["all"]
+    path = tmp_path / "config.json"
+    record = json.loads(path.read_text())
+    del record["data"]  # earlier versions recorded none
+    path.write_text(json.dumps(record))
+    assert parts(other) == own and parts(dataclasses.replace(graphs, name="copy")) == ["all"]
+
+
 @pytest.mark.system
 def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys):
     graphs = graph_set()
@@ -413,6 +466,12 @@ def test_folds_are_runs_and_go_on_after_an_interruption(tmp_path, capsys):
 def test_refusals(changes, message):
     with pytest.raises(ConfigError, match=message):
         problem_of(dataclasses.replace(SMALL, **changes))
+
+
+@pytest.mark.parametrize("folds", [2.0, "2", None, True, 0])
+def test_numbers_of_folds_that_are_none_are_errors(folds):
+    with pytest.raises(ConfigError, match=f"--folds: expected an integer from 1 .* got {folds!r}"):
+        run_folds(SMALL, folds, dataset=graph_set())
 
 
 def test_sets_that_cannot_be():

@@ -19,6 +19,7 @@ from jaxgnn.data import DataError, load
 from jaxgnn.export import load as load_exported
 from jaxgnn.ops._sampling.host_rows import gather_host_rows
 from jaxgnn.train import (
+    ConfigError,
     HostFeatures,
     InferenceSample,
     TrainConfig,
@@ -31,6 +32,7 @@ from jaxgnn.train import (
     predict,
     restore_run,
     run,
+    saved_config,
 )
 from jaxgnn.train.display import comparison_table
 from jaxgnn_cli import main
@@ -423,6 +425,26 @@ def test_outputs_that_overflow_are_errors(trained, tmp_path, capsys):
             function(loaded, huge)
 
 
+def test_arguments_that_are_something_else(trained):
+    for function in (load_run, load_link_run, restore_run, saved_config, lambda x: compare([x])):
+        with pytest.raises(TypeError, match="run: expected a path, got int"):
+            function(3)
+    for value in ("r/0", Path("r"), 3):
+        with pytest.raises(TypeError, match="directories: expected a sequence of paths, got "):
+            compare(value)
+    loaded, data = load_run(trained), load(trained.parent / "other.npz")
+    for function in (evaluate_scores, predict):
+        with pytest.raises(TypeError, match="run: expected one of load_run, got str"):
+            function("r/0", None)
+    with pytest.raises(TypeError, match="dataset: expected a NodeDataset, PlainGraph or GraphSet"):
+        evaluate_scores(loaded, None)
+    for split in ("0", 1.0, True, -1):
+        with pytest.raises(
+            ConfigError, match=f"--split: expected an integer from 0, got {split!r}"
+        ):
+            evaluate_scores(loaded, data, split)
+
+
 def test_comparison(trained, tmp_path, capsys):
     record = json.loads((trained / "config.json").read_text())
     summary = json.loads((trained / "summary.json").read_text())
@@ -460,10 +482,16 @@ def test_comparison(trained, tmp_path, capsys):
     with (tmp_path / "c.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["seeds"] == "0 3" and float(rows[1]["test_score"]) == 0.7
+    # A setting of a result's name is its option.
+    assert list(rows[0])[:3] == ["hidden", "--epochs", "patience"]
+    assert (rows[2]["--epochs"], rows[2]["epochs"]) == ("9", "4.0")
+    assert "| hidden | --epochs | patience | runs |" in text
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
 
     assert "RUN: expected at least one run, got none" in error(capsys, "compare")
-    assert "is named twice" in error(capsys, "compare", runs[0], runs[0])
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for again in (runs[0], f"{tmp_path}/b/../a", str(tmp_path / "link")):
+        assert "is named twice" in error(capsys, "compare", runs[0], again)
     assert "--output: expected a file name with .md or .csv or .png" in error(
         capsys, "compare", runs[0], "--output", str(tmp_path / "c.txt")
     )
