@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxgnn._core import checks
 from jaxgnn.graph import GraphSubstitute
 from jaxgnn.nn._features import Features, map_values
+from jaxgnn.nn._linear import check_stream
 from jaxgnn.ops._dropout.dropout import dropout
 
 
@@ -77,11 +78,13 @@ def dropout_module(rate: float, name: str, rngs: nnx.Rngs | None) -> Dropout:
 
     Raises:
         TypeError: the rate is no number.
-        ValueError: the rate is out of range, or there is one and no `rngs`.
+        ValueError: the rate is out of range, or there is one and no `rngs` with its stream.
     """
     rate = checks.number(rate, name, 0, 1)
     if rate > 0 and rngs is None:
         raise ValueError(f"rngs: expected nnx.Rngs with {name}={rate}, got None")
+    if rate > 0 and isinstance(rngs, nnx.Rngs):
+        check_stream(rngs, "dropout", f"{name}={rate}")
     return Dropout(rate, rngs=rngs if rate > 0 else None)
 
 

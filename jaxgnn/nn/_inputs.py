@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.arguments import as_integer, unwrap
 from jaxgnn.graph import Graph, GraphSubstitute, NodeRows, graph_argument
 from jaxgnn.nn._features import Features
 from jaxgnn.nn.maxk import MaxK
@@ -100,6 +100,22 @@ def features(x: Any, name: str, rows: int, what: str, width: int | None = None) 
             "(categories: jaxgnn.nn.CategoryEmbedding)"
         )
     return x if isinstance(x, CBSR | NodeRows) else jnp.asarray(x)
+
+
+def within_32_bits(values: Any) -> Any:
+    """Integers of the host clipped to 32 bits: of more JAX would keep the lower half, which may be
+    another row's number. All else as it is."""
+    if isinstance(values, jax.Array):
+        return values
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):  # values under tracing, or rows of unequal lengths
+        return values
+    is_large = array.dtype == object and all(as_integer(v) is not None for v in array.flat)
+    if is_large or array.dtype in (np.int64, np.uint64):
+        limits = np.iinfo(np.int32)
+        return np.asarray(np.clip(array, limits.min, limits.max), np.int32)
+    return array
 
 
 def check_no_pair(x: Any, module: str, instead: str = "") -> None:

@@ -88,6 +88,13 @@ def check_options(dtype: Any, param_dtype: Any, rngs: Any) -> None:
     check_dtypes(dtype, param_dtype)
 
 
+def check_stream(rngs: nnx.Rngs, name: str, why: str) -> None:
+    """That `rngs` has the stream, which `why` takes, or a default one."""
+    if name not in rngs and "default" not in rngs:
+        got = ", ".join(rngs) or "none"
+        raise ValueError(f"rngs: expected the stream {name!r} with {why}, got only {got}")
+
+
 def check_dtypes(dtype: Any, param_dtype: Any) -> None:
     if dtype is not None:
         floating_dtype(dtype, "dtype")

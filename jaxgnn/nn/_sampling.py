@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxgnn._core import checks
+from jaxgnn.nn._linear import check_stream
 from jaxgnn.ops._sampling.sample import STRATEGIES, Strategy, limits
 
 SampleSize = int | None | Sequence[int | None]
@@ -24,8 +25,9 @@ class EdgeSample(nnx.Module):
 
     Raises:
         TypeError: `sample_size` is no integer, or `sample_rate` no number.
-        ValueError: an option is out of range, `"random"` or `"dropedge"` has no `rngs`, or `aggr`,
-            the convolution's reduction, is neither a sum nor a mean.
+        ValueError: an option is out of range, `"random"` or `"dropedge"` has no `rngs`, `rngs` has
+            no stream `sampling`, or `aggr`, the convolution's reduction, is neither a sum nor a
+            mean.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class EdgeSample(nnx.Module):
         draws = self.samples and strategy in ("stride", "random", "dropedge")
         if draws and strategy != "stride" and rngs is None:
             raise ValueError(f"rngs: expected nnx.Rngs with strategy={strategy!r}, got None")
+        if draws and rngs is not None:
+            check_stream(rngs, "sampling", f"strategy={strategy!r}")
         self.rngs = rngs["sampling"].fork() if draws and rngs is not None else nnx.data(None)
 
     @property

@@ -11,8 +11,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph._ordered_sum import take_rows
+from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import Initializer, check_options, count, width
 
 
@@ -67,14 +69,14 @@ class CategoryEmbedding(nnx.Module):
         """The rows of features.
 
         Args:
-            x: the categories, integers or floats that are whole. What is no category of its column
-                adds nothing.
+            x: the categories, integers or floats that are whole. What is no category of its column,
+                such as 1.5, adds nothing.
 
         Raises:
             TypeError: a dtype that does not hold all categories.
             ValueError: another number of columns.
         """
-        x = jnp.asarray(unwrap(x))
+        x = checks.as_numbers(_inputs.within_32_bits(unwrap(x)), "x")
         sizes = np.asarray(self.num_categories, np.int64)
         if x.ndim != 2 or x.shape[1] != sizes.size:
             raise ValueError(f"x: expected the shape (rows, {sizes.size}), got {x.shape}")
@@ -82,6 +84,8 @@ class CategoryEmbedding(nnx.Module):
         starts, total = np.cumsum(sizes) - sizes, int(sizes.sum())
         # The last category is a number of the dtype. One more need not be: 257 is 256 in bfloat16.
         known = (x >= 0) & (x <= jnp.asarray(sizes - 1, x.dtype)[None])
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            known &= x == jnp.floor(x)
         category = jnp.where(known, x, jnp.zeros_like(x)).astype(jnp.int32)
         places = jnp.where(known, category + jnp.asarray(starts, jnp.int32)[None], total)
         rows = take_rows(self.embedding[...].astype(self.dtype), places.reshape(-1))

@@ -31,10 +31,18 @@ class LayerNorm(nnx.LayerNorm):
     def __call__(
         self, x: Float[Array, "*rows features"], *, mask: Array | None = None
     ) -> Float[Array, "*rows features"]:
-        """The normalized rows; of a `mask` as `nnx.LayerNorm`."""
+        """The normalized rows; of a `mask` as `nnx.LayerNorm`.
+
+        Raises:
+            ValueError: rows of another width.
+        """
         rows = all(getattr(self, name) == value for name, value in OVER_FEATURES.items())
-        served = rows and mask is None and jax.default_backend() == "cpu"
-        if not served or jnp.ndim(x) == 0 or jnp.shape(x)[-1] != self.num_features:
+        fits = jnp.shape(x)[-1:] == (self.num_features,)
+        if rows and not fits and (self.scale is not None or self.bias is not None):
+            got = jnp.shape(x)
+            raise ValueError(f"x: expected the shape (..., {self.num_features}), got {got}")
+        served = rows and fits and mask is None and jax.default_backend() == "cpu"
+        if not served:
             return super().__call__(x, mask=mask)
         scale, bias = (None if p is None else p[...] for p in (self.scale, self.bias))
         x, scale, bias = self.promote_dtype((x, scale, bias), dtype=self.dtype)

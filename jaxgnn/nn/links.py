@@ -15,6 +15,7 @@ from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._ordered_sum import take_rows
+from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import Initializer, check_options, count, width
 from jaxgnn.nn.mlp import MLP, Activation
 
@@ -184,12 +185,9 @@ def _node_numbers(nodes: Any, name: str) -> Int[Array, "*batch"]:
     """Numbers of nodes, of 32 bits or more."""
     nodes = unwrap(nodes)
     if not isinstance(nodes, jax.Array):
-        nodes = np.asarray(nodes)
+        nodes = np.asarray(_inputs.within_32_bits(nodes))
         if nodes.size == 0:  # a list without elements is of floats
             nodes = nodes.astype(np.int32)
-        elif nodes.dtype.itemsize == 8 and np.issubdtype(nodes.dtype, np.integer):
-            # JAX would keep their lower half, which may be the number of another node.
-            nodes = np.clip(nodes, np.iinfo(np.int32).min, np.iinfo(np.int32).max).astype(np.int32)
     if nodes.size and not jnp.issubdtype(nodes.dtype, jnp.integer):
         raise TypeError(f"{name}: expected integers, got {nodes.dtype}")
     return jnp.asarray(nodes, jnp.int32 if nodes.dtype.itemsize < 4 else None)

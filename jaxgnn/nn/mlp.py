@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import jax
@@ -63,6 +63,9 @@ class MLP(nnx.Module):
         bias_init: Initializer | None = None,
         rngs: nnx.Rngs,
     ):
+        if not isinstance(features, Iterable):
+            got = type(features).__name__
+            raise TypeError(f"features: expected a width for each layer's ends, got {got}")
         self.features = tuple(width(value, "features") for value in features)
         if len(self.features) < 2:
             raise ValueError(f"features: expected at least two widths, got {self.features}")

@@ -411,6 +411,23 @@ def bad_calls():
             TypeError,
             "eps: expected a number, got ArrayImpl",
         ),
+        "eps array": (lambda: GINConv(jax.nn.relu, eps=np.asarray("a")), TypeError, "eps: .* str"),
+        "eps complex": (lambda: GINConv(jax.nn.relu, eps=np.asarray(1j)), TypeError, "eps: .* com"),
+        "eps nan": (
+            lambda: GINConv(jax.nn.relu, eps=jnp.asarray(np.nan)),
+            ValueError,
+            "eps: expected a finite number, got nan",
+        ),
+        "eps trained": (
+            lambda: GINConv(jax.nn.relu, eps=np.asarray(np.inf), train_eps=True),
+            ValueError,
+            "eps: expected a finite number, got inf",
+        ),
+        "eps traced": (
+            lambda: jax.jit(lambda eps: GINConv(jax.nn.relu, eps=eps)(graph, x))(0.5),
+            TypeError,
+            "eps: expected a number, got .*Tracer",
+        ),
         "train_eps": (
             lambda: GINConv(jax.nn.relu, train_eps=0.1),
             TypeError,
@@ -437,6 +454,19 @@ def test_numbers_may_be_of_numpy():
     ):
         assert module(graph, x).shape == (3, 3)
     assert type(module.num_layers) is int
+
+
+@pytest.mark.parametrize("eps", [0.5, np.asarray(0.5), jnp.asarray(0.5), jnp.bfloat16(0.5)])
+def test_epsilon_may_be_an_array(eps):
+    graph, x = Graph.from_edges([0, 1], [1, 0], num_nodes=2), jnp.eye(2)
+    conv = GINConv(jax.nn.relu, eps=eps)
+    np.testing.assert_array_equal(conv(graph, x), [[1.5, 1], [1, 1.5]])
+
+    @jax.jit
+    def of_traced(eps):
+        return GINConv(jax.nn.relu, eps=eps, train_eps=True)(graph, x)
+
+    np.testing.assert_array_equal(of_traced(jnp.asarray(eps)), [[1.5, 1], [1, 1.5]])
 
 
 def test_bad_input_is_named():

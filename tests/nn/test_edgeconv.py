@@ -252,6 +252,16 @@ def bad_calls():
             ValueError,
             r"mlp: .*= 6 to out_features = 5, got the widths \(3, 5\)",
         ),
+        "mlp in": (
+            lambda: new(mlp=nnx.Linear(5, OUT, rngs=rngs)),
+            ValueError,
+            "mlp: expected one from 2 \\* in_features = 6, got one from 5",
+        ),
+        "sequence": (
+            lambda: new(mlp=nnx.Sequential(nnx.Linear(4, OUT, rngs=rngs), jnp.tanh)),
+            ValueError,
+            "mlp: expected one from 2 \\* in_features = 6, got one from 4",
+        ),
         "mlp out": (
             lambda: new(mlp=nnx.Linear(6, 4, rngs=rngs))(graph, x),
             ValueError,

@@ -100,12 +100,15 @@ def test_nodes_out_of_range_are_nan():
     outside = np.array([3, 2**32 + 1, 2**31, 2**63 - 1])
     embedding = NodeEmbedding(3, 2, rngs=nnx.Rngs(0))
     assert np.isnan(embedding(outside)).all()
+    assert np.isnan(embedding(2**70)).all() and np.isnan(embedding([-(2**70), 2**32])).all()
     assert np.isnan(NodeEmbedding(1, 2, rngs=nnx.Rngs(0))(outside)).all()
     assert np.isnan(DotDecoder()(normal(3, 2), outside, np.zeros(4, int))).all()
     np.testing.assert_array_equal(embedding([-1, -3]), embedding()[np.array([2, 0])])
     assert embedding([]).shape == (0, 2)
     with pytest.raises(TypeError, match="nodes: expected integers, got float32"):
         embedding(jnp.ones(3))
+    with pytest.raises(TypeError, match="nodes: expected integers, got object"):
+        embedding([None, 2**70])
 
 
 @pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int32, jnp.bfloat16, jnp.float32])
@@ -163,6 +166,33 @@ def test_a_category_embedding_is_a_sum_over_the_columns():
         CategoryEmbedding((3, 0), 4, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match=r"num_categories: .* each column, got int"):
         CategoryEmbedding(3, 4, rngs=nnx.Rngs(0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([[2**32 + 1, 2**32], [-(2**32), 2**32 + 3]]),
+        np.array([[2**63, 2**63 + 1], [2**32, 2**64 - 1]], np.uint64),
+        [[2**32 + 1, 2**32], [2**31, -(2**63)]],
+        [[2**70, -(2**70)], [2**64, 2**64 + 1]],
+        np.array([[1.5, 0.5], [-0.5, 2.75]]),
+        jnp.array([[0.25, 0.5], [1.5, jnp.inf]], jnp.bfloat16),
+    ],
+)
+def test_what_is_no_category_adds_nothing(x):
+    """Nor do integers whose lower 32 bits are a category, or fractions."""
+    embedding = CategoryEmbedding([3, 4], 2, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(embedding(x), np.zeros((2, 2)))
+
+
+def test_categories_may_be_a_list():
+    embedding = CategoryEmbedding([3, 4], 2, rngs=nnx.Rngs(0))
+    expected = embedding(jnp.array([[1, 2]]))
+    np.testing.assert_array_equal(embedding([[1, 2]]), expected)
+    np.testing.assert_array_equal(jax.jit(lambda one: embedding([[one, 2]]))(1), expected)
+    for bad in ([["1", "2"]], [[1, 2], [1]], None):
+        with pytest.raises(TypeError, match="x: expected an array of numbers, got"):
+            embedding(bad)
 
 
 @pytest.mark.parametrize(

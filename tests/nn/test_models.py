@@ -311,6 +311,38 @@ def new(model, rngs, num_layers=2, **options):
             "conv: expected what makes a layer, got None",
         ),
         (lambda r: new(GCN, r, jumping="lstm"), ValueError, "jumping: .* 'lstm'"),
+        (
+            lambda r: new(GCN, r, last_conv="x"),
+            TypeError,
+            "last_conv: expected what makes a layer, got str",
+        ),
+        (
+            lambda r: new(GCN, r, jumping="cat", last_conv=GCNConv),
+            ValueError,
+            "last_conv: expected None with jumping='cat', got ",
+        ),
+        (
+            lambda r: new(nn.AGNN, r, last_conv=GCNConv),
+            ValueError,
+            "last_conv: expected None with jumping='last', got ",
+        ),
+        (lambda r: new(nn.GAT, r, out_heads=0), ValueError, "^out_heads: .* at least 1, got 0"),
+        (
+            lambda r: new(nn.GATv2, r, jumping="cat", out_heads="x"),
+            TypeError,
+            "^out_heads: expected a number of heads, got 'x'",
+        ),
+        (
+            lambda r: new(nn.Transformer, r, attention_dropout=2),
+            ValueError,
+            "^attention_dropout: .* got 2",
+        ),
+        (
+            lambda r: new(nn.GAT, r, attention_dropout="x"),
+            TypeError,
+            "^attention_dropout: expected a number, got str",
+        ),
+        (lambda r: MLP(3, rngs=r), TypeError, "features: expected a width for each .* got int"),
         (lambda r: new(GraphSAGE, r, improved=True), TypeError, "improved"),
         (lambda r: MLP([6, 3], dropout=-1, rngs=r), ValueError, "dropout: .* got -1"),
         (lambda r: new(GCN, r, activation="relu"), TypeError, "activation: .* got 'relu'"),
@@ -322,6 +354,43 @@ def new(model, rngs, num_layers=2, **options):
 def test_bad_options_are_named(create, error, message):
     with pytest.raises(error, match=message):
         create(nnx.Rngs(0))
+
+
+def test_a_last_convolution_makes_the_last_layer():
+    model = make("gcn", last_conv=nn.SAGEConv)
+    assert [type(conv) for conv in model.convs] == [GCNConv, nn.SAGEConv]
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2", "transformer"])
+def test_bad_features_of_edges_are_a_model_s_weights(name):
+    graph, x, weights = example()
+    edged = make(name, edge_dim=2)
+    with pytest.raises(TypeError, match=r"^weights: expected float32, .* got int32"):
+        edged(graph, x, jnp.ones((90, 2), int))
+    for call in (lambda: edged(graph, x, weights[1:]), lambda: edged(graph, x, jnp.ones((90, 3)))):
+        with pytest.raises(ValueError, match="weights: expected the shape"):
+            call()
+    with pytest.raises(ValueError, match=r"^weights: .* without edge_dim expected None"):
+        make(name)(graph, x, weights)
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (lambda r: GCNConv(6, 4, sample_size=2, rngs=r), "'sampling' with strategy='stride'"),
+        (
+            lambda r: nn.GINConv(jnp.sin, sample_size=2, strategy="random", rngs=r),
+            "'sampling' with strategy='random'",
+        ),
+        (lambda r: nn.GATConv(6, 4, dropout=0.5, rngs=r), "'dropout' with dropout=0.5"),
+        (lambda r: new(GCN, r, input_dropout=0.5), "'dropout' with input_dropout=0.5"),
+        (lambda r: MLP([6, 3], dropout=0.5, rngs=r), "'dropout' with dropout=0.5"),
+        (lambda r: MaxK(3, dropout=0.5, rngs=r), "'dropout' with dropout=0.5"),
+    ],
+)
+def test_errors_name_a_missing_stream(create, message):
+    with pytest.raises(ValueError, match=f"^rngs: expected the stream {message}, got only params"):
+        create(nnx.Rngs(params=0))
 
 
 SIZES: dict[type, tuple] = {

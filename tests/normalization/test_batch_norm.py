@@ -194,6 +194,31 @@ def test_the_module_is_flax_s(own):
         np.testing.assert_allclose(one, other, atol=1e-4 if own else 1e-6)  # Flax rounds rows first
 
 
+@pytest.mark.parametrize("own", [None, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, jnp.bool_])
+def test_integers_are_promoted_in_training_too(dtype, own):
+    x = jnp.arange(12).reshape(4, 3).astype(dtype)
+    norm, of_floats = (BatchNorm(3, dtype=own) for _ in range(2))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = [norm(x), norm(x, True)]
+        expected = [of_floats(x.astype(jnp.float32)), of_floats(x.astype(jnp.float32), True)]
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype == (own or jnp.float32)
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_dtype_of_a_result_is_flax_s(dtype, param_dtype):
+    x = jnp.arange(12.0).reshape(4, 3).astype(dtype)
+    norm, theirs = (
+        of(3, param_dtype=param_dtype, rngs=nnx.Rngs(0)) for of in (BatchNorm, nnx.BatchNorm)
+    )
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        for average in (False, True):
+            assert norm(x, average).dtype == theirs(x, average).dtype
+
+
 def test_the_target_is_built():
     if jax.default_backend() == "cpu":
         assert kernels_available("jaxgnn_centered_sums")

@@ -1,6 +1,7 @@
 """Layer normalization by the kernels: against float64, Flax and finite differences."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +126,15 @@ def test_the_module_is_flax_s(options, own):
     options = {"dtype": own and jnp.dtype(own), "use_fast_variance": False, **options}
     modules = [kind(24, **options, rngs=nnx.Rngs(0)) for kind in (LayerNorm, nnx.LayerNorm)]
     assert_modules_agree(*modules, x, units=2)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 1), (0,), ()])
+def test_errors_name_the_width_of_the_rows(shape):
+    got = re.escape(str(shape))
+    for options in ({}, {"use_bias": False}):
+        norm = LayerNorm(3, **options, rngs=nnx.Rngs(0))
+        with pytest.raises(ValueError, match=rf"x: expected the shape \(..., 3\), got {got}"):
+            norm(jnp.zeros(shape))
 
 
 def test_masks_and_other_axes_are_flax_s():

@@ -86,6 +86,14 @@ class EdgeConv(nnx.Module):
                 f"mlp: expected one from 2 * in_features = {widths[0]} to out_features = "
                 f"{widths[1]}, got the widths {mlp.features}"
             )
+        first = mlp
+        while isinstance(first, nnx.Sequential) and first.layers:  # the layer that takes the rows
+            first = first.layers[0]
+        if isinstance(first, nnx.Linear) and first.in_features != widths[0]:
+            raise ValueError(
+                f"mlp: expected one from 2 * in_features = {widths[0]}, got one from "
+                f"{first.in_features}"
+            )
         layer = None
         if mlp is None:
             layer = linear(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
@@ -28,9 +29,13 @@ def epsilon(eps: Any, train: bool, param_dtype: DTypeLike) -> nnx.Param | float:
     r"""$\varepsilon$, checked: a parameter or a number."""
     checks.boolean(train, "train_eps")
     dtype = checks.floating_dtype(param_dtype, "param_dtype")
-    if not isinstance(eps, jax.Array | np.ndarray) or eps.ndim:
-        eps = checks.number(eps, "eps", -math.inf, math.inf)
-    return nnx.Param(jnp.asarray(eps, dtype)) if train else float(eps)
+    if isinstance(eps, jax.Array | np.ndarray) and eps.ndim == 0:
+        is_traced = isinstance(eps, Tracer)
+        if is_traced and train and not jnp.issubdtype(eps.dtype, jnp.complexfloating):
+            return nnx.Param(eps.astype(dtype))
+        eps = eps if is_traced else eps.item()
+    eps = checks.number(eps, "eps", -math.inf, math.inf)
+    return nnx.Param(jnp.asarray(eps, dtype)) if train else eps
 
 
 class GINConv(nnx.Module):
@@ -59,6 +64,7 @@ class GINConv(nnx.Module):
 
     Raises:
         TypeError: `nn` cannot be called, `eps` is no number, or a dtype is not floating.
+        ValueError: `eps` is not finite, or an option of the sample out of range.
 
     Source: Xu et al., "How powerful are graph neural networks?" (ICLR 2019), equation 4.1; PyG's
     `GINConv`.

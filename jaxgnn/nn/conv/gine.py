@@ -47,8 +47,8 @@ class GINEConv(nnx.Module):
     Raises:
         TypeError: `nn` cannot be called, `eps` is no number, a width no integer, or a dtype not
             floating.
-        ValueError: `edge_dim` without `in_features` or `rngs`, a width below 1, or `in_features`
-            that are not those of an `MLP`.
+        ValueError: `eps` is not finite, `edge_dim` without `in_features` or `rngs`, a width below
+            1, or `in_features` that are not those of an `MLP`.
 
     Source: Hu et al., "Strategies for pre-training graph neural networks" (ICLR 2020); PyG's
     `GINEConv`.

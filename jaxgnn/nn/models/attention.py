@@ -42,13 +42,15 @@ class GAT(GNN):
     Args:
         heads: of each layer, 1 if not given; must divide `hidden_features`.
         out_heads: of the layer whose output is the model's, if not that (the paper has 8 and 1 on
-            Cora).
+            Cora); with `jumping` there is none, and it does nothing.
         concat: if `False`, every layer averages its heads.
         attention_dropout: share of the attention's weights dropped in training, if not `dropout`.
         options: those of `GNN` and `GATConv`.
 
     Raises:
-        ValueError: heads that do not divide `hidden_features`.
+        TypeError: `heads` or `out_heads` is no integer, or `attention_dropout` no number.
+        ValueError: heads below 1 or that do not divide `hidden_features`, or `attention_dropout`
+            out of range.
     """
 
     _conv = staticmethod(functools.partial(_of_heads, GATConv))
@@ -74,8 +76,10 @@ class GAT(GNN):
             raise ValueError(
                 f"hidden_features: expected a multiple of the {heads} heads, got {hidden_features}"
             )
+        if attention_dropout is not None:
+            checks.number(attention_dropout, "attention_dropout", 0, 1)
         conv_options["dropout"] = dropout if attention_dropout is None else attention_dropout
-        out_heads = heads if out_heads is None else out_heads
+        out_heads = heads if out_heads is None else count(out_heads, "out_heads", "heads")
         out_options = {name: conv_options[name] for name in conv_options if name != "head_k"}
         return (
             {"heads": heads, "concat": concat, **conv_options},

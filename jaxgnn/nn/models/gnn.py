@@ -67,7 +67,8 @@ class GNN(nnx.Module):
         conv: makes a layer; called as `conv(in_features, out_features, dtype=..., param_dtype=...,
             rngs=..., **conv_options)`, it gives a module called as `layer(graph, x, weights)`.
             Required of `GNN`; the other models have their own.
-        last_conv: makes the layer whose output is the model's, if that is not `conv`.
+        last_conv: makes the layer whose output is the model's, if that is not `conv`; with
+            `jumping` there is none.
         activation: $\sigma$, such as `jax.nn.relu` or `MaxK(32)`.
         dropout: share of the hidden values dropped in training.
         input_dropout: share of the input features dropped in training.
@@ -86,8 +87,9 @@ class GNN(nnx.Module):
 
     Raises:
         TypeError: a width or `num_layers` is no integer, an option that is `True` or `False` is
-            something else, or `conv` cannot be called.
-        ValueError: an option out of range, or `MaxK`'s k above `hidden_features`.
+            something else, or `conv` or `last_conv` cannot be called.
+        ValueError: an option out of range, `MaxK`'s k above `hidden_features`, or `last_conv` with
+            `jumping`.
 
     Source: PyG's `BasicGNN`; the skip connection as in Luo et al., "Classic GNNs are strong
     baselines" (NeurIPS 2024); jumping knowledge: Xu et al. (ICML 2018);
@@ -136,6 +138,12 @@ class GNN(nnx.Module):
             raise TypeError(f"conv: expected what makes a layer, got {type(conv).__name__}")
         input_layer = input_layer or self._propagates_only
         jumping = self._default_jumping if jumping is None else jumping
+        if last_conv is not None:
+            if not callable(last_conv):
+                got = type(last_conv).__name__
+                raise TypeError(f"last_conv: expected what makes a layer, got {got}")
+            if jumping is not None:
+                raise ValueError(f"last_conv: expected None with {jumping=}, got {last_conv!r}")
         hidden_options, last_options = self._layer_options(
             hidden_features, activation=activation, dropout=dropout, norm=norm, **conv_options
         )
@@ -280,7 +288,14 @@ class GNN(nnx.Module):
             call["node_mask"] = mask[: graph.num_receivers]
         with jax.named_scope(f"layer_{i}_{type(conv).__name__}"):  # for profiles and `jaxgnn info`
             rows = x if getattr(conv, kind, False) else dense(x)
-            out = convolve(conv, graph, rows, weights, blocks, **call)
+            try:
+                out = convolve(conv, graph, rows, weights, blocks, **call)
+            except (TypeError, ValueError) as error:
+                if not str(error).startswith("edge_attr: "):
+                    raise
+                # The layer's name of the argument that is `weights` here.
+                message = str(error).replace("edge_attr", "weights", 1)
+                raise type(error)(message) from None
         if self.residual:
             skip, before = self.skips[i], dense(first_rows(x, graph.num_receivers))
             out = out + (before.astype(out.dtype) if skip is None else skip(before))
