@@ -187,7 +187,7 @@ def test_to_scipy_has_senders_as_rows_as_that_of_the_graph():
 def test_knn_refuses():
     with pytest.raises(DataError, match="k: expected 1 to 4 neighbors among 5 points, got 5"):
         data.knn(np.zeros((5, 2)), 5, symmetrize=False)
-    with pytest.raises(TypeError, match="k: expected an integer, got 1.5"):
+    with pytest.raises(TypeError, match=r"k: expected an integer, got 1\.5"):
         data.knn(np.zeros((5, 2)), 1.5, symmetrize=False)
     with pytest.raises(TypeError, match="symmetrize: expected True or False, got 'no'"):
         data.knn(np.zeros((5, 2)), 2, symmetrize="no")
