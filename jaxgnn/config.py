@@ -68,7 +68,7 @@ _SETTINGS = {
 
 
 def _checked(name: str, value: Any) -> _Setting:
-    if name not in _SETTINGS:
+    if not isinstance(name, str) or name not in _SETTINGS:
         raise AttributeError(f"jaxgnn.config: expected one of {', '.join(_SETTINGS)}, got {name!r}")
     allowed = _SETTINGS[name].values.values()
     if not any(type(value) is type(choice) and value == choice for choice in allowed):
@@ -119,10 +119,10 @@ class _Module(types.ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _SETTINGS:
-            update(name, value)
-        else:
+        if name in self.__dict__ or name.startswith("_"):
             super().__setattr__(name, value)
+        else:
+            update(name, value)
 
 
 sys.modules[__name__].__class__ = _Module

@@ -246,10 +246,11 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     Raises:
         OSError: the file cannot be written.
-        TypeError: `graph` is no `Graph`.
+        TypeError: `graph` is no `Graph`, or `path` no path.
         ValueError: the graph has no tiles, or is being traced.
     """
     _check_graph(graph, "tiles.save")
+    _check_path(path)
     if graph.tiles is None or graph.transpose_tiles is None:
         raise ValueError("graph: expected tiles to save, got none; see Graph.with_tiles")
     _tile_file.save(graph, path)
@@ -267,11 +268,12 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
             no such file. No file makes tiles with which a product would be wrong.
         MemoryError: the host has not enough memory.
         RuntimeError: the compiled CPU module is missing.
-        TypeError: `graph` is no `Graph`.
+        TypeError: `graph` is no `Graph`, or `path` no path.
         ValueError: the graph is being traced, or its offsets, senders or receivers are not those of
             a graph.
     """
     _check_graph(graph, "tiles.load")
+    _check_path(path)
     check_rows(graph)
     check_rows(graph, transpose=True)
     tiles, transpose = _tile_file.load(graph, path, graph.symmetric)
@@ -279,6 +281,11 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
     tiles = place_like(tiles, graph.senders)
     transpose = tiles if shared else place_like(transpose, graph.senders)
     return dataclasses.replace(graph, tiles=tiles, transpose_tiles=transpose)
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(f"path: expected a path, got {type(path).__name__}")
 
 
 def _check_graph(graph: Any, function: str) -> None:

@@ -203,6 +203,26 @@ def test_float16_sums_do_not_overflow_in_the_mean():
     np.testing.assert_array_equal(np.asarray(spmm(graph, x, reduce="mean"))[0], 300.0)
 
 
+@pytest.mark.parametrize("impl", [None, "jax"])
+def test_gradients_of_float16_means_are_not_rounded_before_the_sum(impl):
+    """A thousandth of 1e-4 is none of float16's numbers but 0, or is one of four bits."""
+    graph = Graph.from_edges(
+        np.repeat(np.arange(50), 80), np.zeros(4000, int), num_senders=50, num_receivers=1
+    )
+    x, weights = jnp.ones((50, 8), jnp.float16), jnp.ones(4000)
+
+    def total(x, weights):
+        out = spmm(graph, x, weights, reduce="mean", impl=impl)
+        return jnp.sum((out * jnp.float16(1e-4)).astype(jnp.float32))
+
+    dx, dw = jax.grad(total, (0, 1))(x, weights)
+    small = float(np.float16(1e-4))
+    np.testing.assert_allclose(np.asarray(dx, np.float64), small / 50, rtol=0.02)
+    np.testing.assert_allclose(dw, np.full(4000, 8 * small / 4000, np.float32), rtol=1e-5)
+    dx = jax.grad(lambda x: jnp.sum(spmm(graph, x, reduce="mean", impl=impl) * 1e-4))(x)
+    np.testing.assert_allclose(np.asarray(dx, np.float64), small / 50, rtol=0.02)
+
+
 def test_small_terms_are_not_lost_in_bfloat16():
     graph = Graph.from_edges(np.arange(4096), np.zeros(4096, int), num_nodes=4096)
     out = spmm(graph, jnp.ones((4096, 1), jnp.bfloat16))

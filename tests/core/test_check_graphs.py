@@ -103,7 +103,7 @@ OPERATIONS = {
     "maxk": (lambda g, x: maxk_spmm(g, maxk(x[:, 0], 4)), ROWS, OF_MAXK),
     "gather": (
         lambda g, x: gather_edges(g, x),
-        set(),
+        ROWS,
         {"transpose_row_offsets", "transpose_permutation"},
     ),
 }

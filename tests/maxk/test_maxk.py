@@ -261,6 +261,15 @@ def test_the_cpu_kernel_refuses_an_index_beyond_the_width():
         jax.block_until_ready(cbsr.to_dense(impl="kernel"))
 
 
+@pytest.mark.parametrize("width", [8, 300])
+def test_packed_values_stay_finite(width):
+    largest = np.finfo(np.float32).max
+    x = jnp.full((2, width), jnp.array([[largest], [jnp.inf]]))
+    found = maxk(x, 2, packed=True).values
+    assert jnp.isfinite(found[0]).all() and jnp.isinf(found[1]).all()
+    np.testing.assert_allclose(found[0], largest, rtol=2**-13)
+
+
 def test_packed_rounds_the_values_and_passes_the_gradient():
     x = jax.random.normal(jax.random.key(0), (20, 60))
     exact, packed = maxk(x, 7), maxk(x, 7, packed=True)

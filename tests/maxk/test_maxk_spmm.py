@@ -304,3 +304,22 @@ def test_an_index_beyond_the_width_gives_nan():
 def test_the_cpu_kernel_refuses_an_index_beyond_the_width():
     with pytest.raises(Exception, match="jaxgnn_maxk_spmm: an index lies beyond the width"):
         jax.block_until_ready(maxk_spmm(GRAPH, BEYOND, impl="kernel"))
+
+
+@pytest.mark.parametrize("impl", [None, "jax"])
+def test_gradients_of_float16_means_are_not_rounded_before_the_sum(impl):
+    graph = Graph.from_edges(
+        np.repeat(np.arange(50), 80), np.zeros(4000, int), num_senders=50, num_receivers=1
+    )
+    x, weights = jnp.ones((50, 8), jnp.float16), jnp.ones(4000)
+    small = float(np.float16(1e-4))
+
+    def total(x, weights):
+        out = maxk_spmm(graph, maxk(x, 4), weights, reduce="mean", impl=impl)
+        return jnp.sum((out * jnp.float16(1e-4)).astype(jnp.float32))
+
+    for w in (weights, None):
+        dx = jax.grad(total)(x, w)[:, :4]
+        np.testing.assert_allclose(np.asarray(dx, np.float64), small / 50, rtol=0.02)
+    dw = jax.grad(total, 1)(x, weights)
+    np.testing.assert_allclose(dw, np.full(4000, 4 * small / 4000, np.float32), rtol=1e-5)

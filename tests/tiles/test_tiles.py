@@ -456,6 +456,9 @@ def test_files(tmp_path):
     as_bytes = os.fsencode(tmp_path / "bytes")
     tiles.save(directed.with_tiles(), as_bytes)  # pyright: ignore[reportArgumentType]
     assert tiles.load(directed, as_bytes).tiles is not None  # pyright: ignore[reportArgumentType]
+    for call in (tiles.load, tiles.save):
+        with pytest.raises(TypeError, match="path: expected a path, got float"):
+            call(directed.with_tiles(), 3.5)
     (tmp_path / "bytes").unlink()
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     with pytest.raises(DataError, match="No such file"):

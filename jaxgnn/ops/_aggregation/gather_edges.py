@@ -17,6 +17,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.incidence import EdgeEnd, broadcast_to_edges
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.parts import over_parts
+from jaxgnn.ops._core.rows import ends_of
 
 
 @jax.named_scope("jaxgnn.gather_edges")
@@ -88,7 +89,7 @@ def _take(graph: Graph, x: Array, sender: bool, impl: Impl) -> Array:
     if impl == "jax":
         # The derivative of the gather is a sum.
         wide = x.astype(accumulation_dtype(x.dtype))
-        return wide[graph.senders if sender else graph.receivers].astype(x.dtype)
+        return wide[ends_of(graph, senders=sender)].astype(x.dtype)
     graph, x = ffi.unify_varying(graph, x)
     with config.use(impl=impl):
         edges: Array = broadcast_to_edges(

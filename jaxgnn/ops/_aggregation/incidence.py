@@ -15,7 +15,7 @@ from jaxgnn._core.linear_call import Multilinear, is_zero, linear_call
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.kernels import reduce_rows
 from jaxgnn.ops._core.degree import divide_by_degree
-from jaxgnn.ops._core.rows import edges_of
+from jaxgnn.ops._core.rows import edges_of, ends_of
 
 
 class EdgeEnd(NamedTuple):
@@ -30,7 +30,7 @@ def _broadcast(
 ) -> Float[Array, "num_edges width"]:
     if end.mean:
         x = divide_by_degree(graph, "senders" if end.sender else "receivers", x)
-    return x[graph.senders if end.sender else graph.receivers]
+    return x[ends_of(graph, senders=end.sender)]
 
 
 def _reduce(

@@ -18,8 +18,8 @@ from jaxgnn.graph._tiles import Tiles
 from jaxgnn.ops._aggregation import tiles as by_tiles
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core import checks
-from jaxgnn.ops._core.degree import End, divide_by_degree
-from jaxgnn.ops._core.rows import in_row_order, neighbors, tiles_of
+from jaxgnn.ops._core.degree import End, divide_by_degree, widened
+from jaxgnn.ops._core.rows import Rows, in_row_order, neighbors, tiles_of
 
 Engine: TypeAlias = Literal["rows", "tiles"] | None
 """`"tiles"`: over tiles, if the graph has them; `None`: the faster engine by estimate."""
@@ -74,10 +74,21 @@ def _aggregate(
 ) -> Float[Array, "_ heads width"]:
     rows = neighbors(graph, transpose=linear_map.transpose)
     at_rows = "senders" if linear_map.transpose else "receivers"
-    if linear_map.divide != at_rows:
-        x = divide_by_degree(graph, linear_map.divide, x)
+    dtype = x.dtype
+    if linear_map.divide not in (None, at_rows):
+        x = divide_by_degree(graph, linear_map.divide, widened(x))
     reduce = "mean" if linear_map.divide == at_rows else "sum"
-    weights = in_row_order(rows, weights)
+    return _sums(linear_map, graph, rows, x, in_row_order(rows, weights), reduce).astype(dtype)
+
+
+def _sums(
+    linear_map: LinearMap,
+    graph: Graph,
+    rows: Rows,
+    x: Float[Array, "_ heads width"],
+    weights: Float[Array, "num_edges heads"] | None,
+    reduce: Literal["sum", "mean"],
+) -> Float[Array, "_ heads width"]:
     if linear_map.engine != "rows":
         tiles = tiles_of(graph, transpose=linear_map.transpose)
         if tiles is not None and by_tiles.serves(tiles, x):
@@ -97,6 +108,8 @@ def edge_dot_of(linear_map, graph, x, cotangent):
     # The end that the degrees belong to is the same for the map and its adjoint. All sums among
     # the derivatives of dot products have weights: the precision ends here.
     at_receivers, at_senders = (x, cotangent) if linear_map.transpose else (cotangent, x)
+    if linear_map.divide is not None:
+        at_receivers, at_senders = widened(at_receivers), widened(at_senders)
     if linear_map.divide == "receivers":
         at_receivers = divide_by_degree(graph, linear_map.divide, at_receivers)
     elif linear_map.divide == "senders":

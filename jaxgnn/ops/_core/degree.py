@@ -25,6 +25,12 @@ def divide_by_degree(
     return divide_rows(graph.out_degrees if end == "senders" else graph.in_degrees, x)
 
 
+def widened(x: Float[Array, "nodes *features"]) -> Float[Array, "nodes *features"]:
+    """What is divided before it is summed: float16 in float32, for a small number divided by a
+    large degree is 0 in float16, and many of them may not be."""
+    return x.astype(jnp.float32) if x.dtype == jnp.float16 else x
+
+
 def divide_rows(
     degrees: Int[Array, " nodes"], x: Float[Array, "nodes *features"]
 ) -> Float[Array, "nodes *features"]:

@@ -114,6 +114,15 @@ def edges_of(graph: Graph, *, by_sender: bool) -> Rows:
     return _checked(rows, graph.num_edges, graph)
 
 
+def ends_of(graph: Graph, *, senders: bool) -> Int[Array, " num_edges"]:
+    """The sender of each edge, or its receiver."""
+    if not config.check_graphs:
+        return graph.senders if senders else graph.receivers
+    rows = neighbors(graph, transpose=False)
+    graph = dataclasses.replace(graph, row_offsets=rows.offsets, senders=rows.columns)
+    return graph.senders if senders else graph.receivers
+
+
 def windows_of(graph: Graph) -> Windows | None:
     """The graph's windows, if it has any."""
     windows = graph.windows

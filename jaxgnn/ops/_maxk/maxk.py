@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
@@ -245,8 +246,11 @@ def _row_argument(value: Any, name: str, width: int, dtype: DTypeLike) -> Array 
 
 @functools.partial(custom_jvp, nondiff_argnums=(0,))
 def _rounded(bits: int, values: Float[Array, "rows k"]) -> Float[Array, "rows k"]:
-    """So many bits of mantissa; the derivative passes through."""
-    return jax.lax.reduce_precision(values, exponent_bits=8, mantissa_bits=bits)
+    """So many bits of mantissa, of finite values the nearest finite one; the derivative passes
+    through."""
+    most = np.float32((2 - 2.0**-bits) * 2.0**127)
+    finite = jnp.where(jnp.isinf(values), values, jnp.clip(values, -most, most))
+    return jax.lax.reduce_precision(finite, exponent_bits=8, mantissa_bits=bits)
 
 
 @_rounded.defjvp

@@ -29,7 +29,7 @@ from jaxgnn._core.linear_call import Multilinear, instantiate, is_zero
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation.linear import LinearMap
 from jaxgnn.ops._core import dropout_mask
-from jaxgnn.ops._core.degree import divide_by_degree
+from jaxgnn.ops._core.degree import divide_by_degree, widened
 from jaxgnn.ops._core.rows import in_graph_order, in_row_order, neighbors, windows_of
 from jaxgnn.ops._maxk import (
     cbsr_dot_kernels,
@@ -103,7 +103,8 @@ def _cbsr_dot(
     graph, indices = fixed
     linear_map = static.linear_map
     rows = neighbors(graph, transpose=linear_map.transpose)
-    y = divide_by_degree(graph, linear_map.divide, y)
+    if linear_map.divide is not None:
+        values, y = widened(values), divide_by_degree(graph, linear_map.divide, widened(y))
     return in_graph_order(rows, cbsr_dot_kernels.cbsr_dot(rows, values, indices, y))
 
 

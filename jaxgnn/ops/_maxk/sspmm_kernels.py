@@ -15,7 +15,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import sequential
 from jaxgnn.graph._windows import Windows
-from jaxgnn.ops._core.degree import divide_rows
+from jaxgnn.ops._core.degree import divide_rows, widened
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, structure
 from jaxgnn.ops._core.sparse_rows import on_cuda, visible
@@ -103,8 +103,8 @@ def _padded(kernel: Callable[[_Operands], Array], operands: _Operands) -> Array:
 
 def _divided(kernel: Callable[[_Operands], Array], operands: _Operands) -> Array:
     """The kernel on $y$ divided by its degrees."""
-    degrees = jnp.diff(operands.dense_rows.offsets)
-    return kernel(operands._replace(y=divide_rows(degrees, operands.y)))
+    degrees, y = jnp.diff(operands.dense_rows.offsets), operands.y
+    return kernel(operands._replace(y=divide_rows(degrees, widened(y)))).astype(y.dtype)
 
 
 def _gathered(operands: _Operands) -> Array:
