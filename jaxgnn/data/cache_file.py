@@ -40,7 +40,7 @@ from jaxgnn.graph import Graph
 from jaxgnn.graph._row_chunks import RowChunks
 from jaxgnn.graph._validate import problem
 
-VERSION = 2
+VERSION = 3
 """Of the format; raise it, too, where a reader makes something else of the same file."""
 
 _MAGIC = b"JAXGNNGC"

@@ -28,6 +28,7 @@ class Metadata:
         notes: what the reader changed or chose.
         metric: the score that the set's publication reports.
         positions: whether the features are points' positions, and edges join near ones.
+        unlabelled: whether nodes that are in no mask have no label but the class 0.
     """
 
     source: str = ""
@@ -36,6 +37,7 @@ class Metadata:
     notes: str = ""
     metric: Metric = "accuracy"
     positions: bool = False
+    unlabelled: bool = False
 
 
 NO_METADATA = Metadata()
@@ -199,13 +201,22 @@ class NodeDataset:
         return self.splits[names[key]]
 
     def statistics(self) -> dict[str, int | float | bool | None]:
-        """Counts, degrees and homophily, for `jaxgnn info`; see `graph_statistics`."""
+        """Counts, degrees and homophily, for `jaxgnn info`; see `graph_statistics`, `homophily`."""
         statistics = graph_statistics(self.graph)
         statistics["features"] = self.num_features
         statistics["classes"] = self.num_classes
-        statistics["homophily"] = None if self.is_multilabel else homophily(self.graph, self.labels)
+        statistics["homophily"] = None
+        if not self.is_multilabel:
+            labels = np.where(self._labelled(), self.labels, -1)
+            statistics["homophily"] = homophily(self.graph, labels)
         statistics["splits"] = len(self.splits)
         return statistics
+
+    def _labelled(self) -> Bool[np.ndarray, " num_nodes"]:
+        if not self.metadata.unlabelled:
+            return np.ones(self.num_nodes, bool)
+        masks = [mask for s in self.splits.values() for mask in (s.train, s.val, s.test)]
+        return np.logical_or.reduce(masks)
 
     def __repr__(self) -> str:
         return (
@@ -244,12 +255,16 @@ def graph_statistics(graph: Graph) -> dict[str, int | float | bool | None]:
 
 
 def homophily(graph: Graph, labels: Int[np.ndarray, " num_nodes"]) -> float | None:
-    """Share of the edges, self-loops apart, whose two ends have one label; None without edges."""
+    """Share of the edges, self-loops apart, whose two ends have one label; None without edges.
+
+    Edges with an end whose label is negative, of none, do not count.
+    """
     senders = np.asarray(graph.senders)
     receivers = np.repeat(
         np.arange(graph.num_receivers, dtype=np.int32), np.diff(np.asarray(graph.row_offsets))
     )
-    proper = senders != receivers
+    known = labels >= 0
+    proper = (senders != receivers) & known[senders] & known[receivers]
     if not proper.any():
         return None
     return float((labels[senders[proper]] == labels[receivers[proper]]).mean())

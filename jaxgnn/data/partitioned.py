@@ -20,7 +20,8 @@ from jaxgnn.graph import Graph
 _MASKS = ("train", "val", "test")
 _KINDS = {"name": str, "num_classes": int, "splits": list, "metric": str, "positions": bool}
 
-_OPTIONAL = {"feature_names", "checksum", "weights_checksum"}  # older folders lack them
+# What older folders lack.
+_OPTIONAL = {"feature_names", "unlabelled", "checksum", "weights_checksum"}
 
 
 def is_partition(path: str | os.PathLike[str]) -> bool:
@@ -69,6 +70,7 @@ def partition_arrays(
             "splits": list(dataset.splits),
             "metric": dataset.metric,
             "positions": dataset.metadata.positions,
+            "unlabelled": dataset.metadata.unlabelled,
             "class_names": None if dataset.class_names is None else list(dataset.class_names),
             "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
             **checksums,
@@ -211,7 +213,12 @@ def _nodes(
             name: Split(*(np.ascontiguousarray(arrays[mask][:, i]) for mask in _MASKS))
             for i, name in enumerate(splits)
         },
-        Metadata(source, metric=data["metric"], positions=data["positions"]),
+        Metadata(
+            source,
+            metric=data["metric"],
+            positions=data["positions"],
+            unlabelled=data.get("unlabelled") is True,
+        ),
         node_names=node_names,
         class_names=None if class_names is None else tuple(class_names),
         weights=weights,

@@ -141,7 +141,9 @@ def read_tables(
             num_classes=len(class_names),
             splits=splits,
             class_names=None if _numbered(class_names) else class_names,
-            metadata=Metadata(source=os.fspath(folder), notes=notes),
+            metadata=Metadata(
+                source=os.fspath(folder), notes=notes, unlabelled=not bool(labelled.all())
+            ),
         )
 
 

@@ -193,3 +193,17 @@ def test_weights_that_a_run_does_not_use(tmp_path):
     config = TrainConfig(dataset=str(write(tmp_path)), hidden=4).check()
     described = make_problem(config, None, Recovery()).describe()
     assert "weights and features of the edges are not used (weights: --edge-weights)" in described
+
+
+@pytest.mark.parametrize("split", ["", ",split"])
+def test_homophily_is_of_labelled_nodes(tmp_path, split):
+    """c's class is unknown, though labels hold the first one for it."""
+    parts = ("train", "test", "", "val") if split else ("",) * 4
+    rows = zip("abcd", ("red", "blue", "", "blue"), parts, strict=True)
+    lines = [f"{name},{label}" + (f",{part}" if split else "") for name, label, part in rows]
+    nodes = "\n".join([f"id,label{split}", *lines, ""])
+    write(tmp_path, nodes, "source,target\na,b\nb,c\nc,d\nd,b\n")
+    loaded = data.load(tmp_path)
+    assert loaded.metadata.unlabelled and loaded.statistics()["homophily"] == 0.5
+    write(tmp_path, nodes.replace("c,", "c,red"), "source,target\nc,b\n")
+    assert not data.load(tmp_path).metadata.unlabelled
