@@ -17,7 +17,7 @@ from jaxgnn.graph import Blocks, Graph, NodeRows, graph_argument
 from jaxgnn.graph._take import take_rows
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.ops._sampling.custom import OwnMethod
-from jaxgnn.ops._sampling.sample_neighbors import Method, hop_capacities, hop_sizes
+from jaxgnn.ops._sampling.sample_neighbors import METHODS, Method, hop_capacities, hop_sizes
 from jaxgnn.ops._sampling.weighted import DrawWeights, ready_weights
 from jaxgnn.train.host_features import HostFeatures
 
@@ -147,6 +147,8 @@ class NeighborLoader:
         checks.boolean(degrees, "degrees")
         checks.boolean(replace, "replace")
         checks.boolean(deduplicate, "deduplicate")
+        if not callable(method):
+            checks.choice(method, "method", METHODS)
         sizes = hop_sizes(num_neighbors)
         nodes = _input_nodes(input_nodes, graph.num_nodes)
         whole = nodes.size // batch_size if drop_last else -(-nodes.size // batch_size)
@@ -226,9 +228,10 @@ class NeighborLoader:
             The state, and the outputs of all steps, stacked.
 
         Raises:
-            TypeError: `steps` is no integer.
+            TypeError: `step` is no function, or `steps` no integer.
             ValueError: `steps` below 1.
         """
+        checks.function(step, "step")
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
         outputs = []
         while steps > 0:
@@ -279,14 +282,17 @@ class NeighborLoader:
 def _input_nodes(nodes: Any, num_nodes: int) -> np.ndarray:
     if nodes is None:
         return np.arange(num_nodes, dtype=np.int32)
-    nodes = np.asarray(nodes)
+    try:
+        nodes = np.asarray(nodes)
+    except ValueError:
+        raise ValueError("input_nodes: expected one axis, got rows of unlike lengths") from None
     if nodes.ndim != 1:
         raise ValueError(f"input_nodes: expected one axis, got the shape {nodes.shape}")
     if nodes.dtype == bool:
         if nodes.size != num_nodes:
             raise ValueError(f"input_nodes: expected a mask of {num_nodes}, got {nodes.size}")
         return np.flatnonzero(nodes).astype(np.int32)
-    if not np.issubdtype(nodes.dtype, np.integer):
+    if nodes.size and not np.issubdtype(nodes.dtype, np.integer):
         raise TypeError(f"input_nodes: expected integers or a mask, got {nodes.dtype}")
     for wrong in nodes[(nodes < 0) | (nodes >= num_nodes)][:1]:
         raise ValueError(f"input_nodes: expected nodes below {num_nodes}, got {wrong}")

@@ -190,6 +190,10 @@ def test_training(graph):
         ({"batch_size": 64, "drop_last": True}, "input_nodes: expected at least 64, got 27"),
         ({"capacity": [4]}, "capacity: expected"),
         ({"seed": -1}, "seed: expected"),
+        ({"method": ["uniform"]}, "method: expected one of 'uniform', 'labor', got"),
+        ({"input_nodes": []}, "input_nodes: expected at least 1, got 0"),
+        ({"input_nodes": [[0], [1, 2]]}, "input_nodes: expected one axis, got rows of unlike"),
+        ({"weights": [[1], [1, 2]]}, "weights: expected one an edge, got rows of unlike lengths"),
     ],
 )
 def test_errors(graph, change, message):

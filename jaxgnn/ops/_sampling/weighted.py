@@ -50,6 +50,13 @@ class DrawWeights:
     kind: Kind
 
 
+def _on_host(weights: Any) -> np.ndarray:
+    try:
+        return np.asarray(weights)
+    except ValueError:
+        raise ValueError("weights: expected one an edge, got rows of unlike lengths") from None
+
+
 def ready_weights(
     graph: Graph, weights: Any, replace: bool, *, many: bool = False
 ) -> DrawWeights | None:
@@ -63,7 +70,7 @@ def ready_weights(
         return None
     if isinstance(weights, DrawWeights):
         return _checked(graph, weights, replace)
-    known = None if isinstance(unwrap(weights), Tracer) else np.asarray(unwrap(weights))
+    known = None if isinstance(unwrap(weights), Tracer) else _on_host(unwrap(weights))
     fits = known is not None and known.shape == (graph.num_edges,)
     if known is not None and fits and jnp.issubdtype(known.dtype, jnp.floating):
         weights = known = _narrowed(graph, known)  # before JAX narrows float64 itself
