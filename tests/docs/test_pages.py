@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,15 +134,17 @@ def test_training(tmp_path, monkeypatch):
     small("small.npz")
     found: list[Any] = []
     writer = SimpleNamespace(add_scalar=lambda *values: found.append(values))
-    names = {
-        "config": TrainConfig("small.npz", model="mlp", epochs=2),
+    loggers = {
         "tensorboardX": SimpleNamespace(SummaryWriter=lambda directory: writer),
         "wandb": SimpleNamespace(
             init=lambda **_: None, log=lambda row, step: found.append(step), finish=lambda: None
         ),
     }
+    for name, module in loggers.items():
+        monkeypatch.setitem(sys.modules, name, module)
     replaced = {"PATH__TO__cora": "small.npz", "epochs=100": "epochs=2"}
-    assert run("training.md", names, **replaced)["summary"]["epochs"] == 2
+    names = run("training.md", None, **replaced)
+    assert names["summary"]["epochs"] == 2 and names["in_memory"]["epochs"] == 2
     assert [value for value in found if isinstance(value, int)] == [1, 2]
     assert ("epoch", 1, 1) in found and any(value[0] == "loss" for value in found[:-2])
 
