@@ -66,13 +66,13 @@ class EmbedOptions:
     sums the neighbors. The results are the same but for rounding."""
 
     Wf1: _File = None
-    """Weights of a node's own row in layer 1, features x width."""
+    """Weights of the source's own features in layer 1, features x width."""
 
     Wa1: _File = None
     """Weights of its neighbors' mean in layer 1, features x width."""
 
     Wf2: _File = None
-    """Weights of a node's own row in layer 2."""
+    """Weights of the source's own features in layer 2."""
 
     Wa2: _File = None
     """Weights of its neighbors' mean in layer 2."""

@@ -1,4 +1,4 @@
-"""Features that are categories, as sums of learned rows."""
+"""Features that are categories, as sums of learned embeddings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxgnn.nn._linear import Initializer, check_options, count, width
 
 
 class CategoryEmbedding(nnx.Module):
-    r"""A row of features for several categories: the sum of a learned row of each column.
+    r"""A row of features for several categories: the sum of a learned embedding of each column.
 
     $$y_i = \sum_c T^{(c)}_{x_{ic}}$$
 

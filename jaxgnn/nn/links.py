@@ -26,7 +26,7 @@ NodeOutputs = (
 
 
 class NodeEmbedding(nnx.Embed):
-    r"""A learned row for each node: the features of graphs that have none.
+    r"""A learned embedding for each node: the features of graphs that have none.
 
     Called without nodes it gives the whole table, `[num_nodes, features]`, as `x` of a model.
 
@@ -114,7 +114,7 @@ class DotDecoder(nnx.Module):
 
 
 class MLPDecoder(nnx.Module):
-    r"""The score of a link from $j$ to $i$: a perceptron of its ends' elementwise product.
+    r"""The score of a link from $j$ to $i$: an MLP of its ends' elementwise product.
 
     $$s_{ji} = \mathrm{MLP}(x_j \odot x_i)$$
 
@@ -122,7 +122,7 @@ class MLPDecoder(nnx.Module):
 
     Args:
         features: width of the nodes' outputs.
-        hidden_features: of the perceptron's hidden layers.
+        hidden_features: of the hidden layers of the MLP.
         num_layers: its linear layers, at least 1.
         activation, dropout: of its hidden layers.
         dtype: of the computation; by default that of `x` and the parameters, promoted.

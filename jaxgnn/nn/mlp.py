@@ -93,7 +93,7 @@ class MLP(nnx.Module):
     def __call__(
         self, x: Float[Array, "*rows in_features"], mask: Bool[Array, " rows"] | None = None
     ) -> Float[Array, "*rows out_features"]:
-        """Applies the perceptron to the last axis.
+        """Applies the MLP to the last axis.
 
         Args:
             x: the rows.

@@ -133,7 +133,7 @@ class TrainConfig:
     """Coordinates of its edges, learned functions of the degrees at both ends."""
 
     train_eps: bool = False
-    """Learn the weight of a node's own row, 1 + epsilon, in gin."""
+    """Learn the weight of the root features, 1 + epsilon, in gin."""
 
     dropout: float = 0.5
     """Share of the hidden features dropped in training, and of the weights of an attention."""
@@ -208,7 +208,7 @@ class TrainConfig:
     edge_features: EdgeFeatures = "auto"
     """auto: take the features of the edges where the graphs have some and the model takes them
     (gat, gatv2, gin, pna, transformer), as categories where the data say so. raw: as numbers.
-    categories: columns of whole numbers, each with learned rows. none: leave them out."""
+    categories: columns of whole numbers, each with embeddings. none: leave them out."""
 
     metric: GraphMetric = "auto"
     """The score that selects the epoch, of many graphs: accuracy, roc_auc, average_precision,
@@ -216,7 +216,7 @@ class TrainConfig:
     that of the data's publication."""
 
     decoder: Decoder = "dot"
-    """What scores a link by the outputs of its ends: their dot product, or mlp, a perceptron of
+    """What scores a link by the outputs of its ends: their dot product, or mlp, an MLP of
     their elementwise product."""
 
     negatives: NegativeMethod = "uniform"
@@ -269,8 +269,8 @@ class TrainConfig:
 
     features: Features = "auto"
     """normalized: each row of the features sums to 1. auto: normalized for Planetoid's sets, raw
-    for the rest. embedding: a learned row a node, of width --hidden, in place of the features.
-    categories, with --task graph: columns of whole numbers, each with learned rows of width
+    for the rest. embedding: learned for each node, of width --hidden, in place of the features.
+    categories, with --task graph: columns of whole numbers, each with embeddings of width
     --hidden, whose sum a node reads; auto has them where the data say so, as OGB's molecules."""
 
     split: int = 0

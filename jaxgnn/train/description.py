@@ -179,7 +179,7 @@ def by_name(
         if None not in nodes and nodes[0] != nodes[1]:
             raise DataError(
                 f"{where}: expected the nodes of {description.name}, by name and in their order, "
-                "for the model has a learned row for each, got others"
+                "for the model has a learned embedding for each, got others"
             )
         return data
     names, expected = data.feature_names, description.feature_names

@@ -161,7 +161,7 @@ class LoadedRun:
 
     @property
     def has_embedding(self) -> bool:
-        """Whether the model has a learned row for each node, and does not read features."""
+        """Whether the model has a learned embedding for each node, and does not read features."""
         return self.config.features == "embedding"
 
     def exportable(self) -> nnx.Module:
@@ -179,8 +179,8 @@ class LoadedRun:
 
         Raises:
             DataError: no such data, a graph without features, or other features than the run's, by
-                number or by name; other nodes by name, where the model has a learned row for each;
-                of a run with `--edge-weights` as `edge_weights`.
+                number or by name; other nodes by name, where the model has a learned embedding for
+                each; of a run with `--edge-weights` as `edge_weights`.
         """
         data = load_undirected(path) if self.config.undirected else load(path)
         if not isinstance(data, NodeDataset | PlainGraph):

@@ -109,7 +109,7 @@ class LoadedLinkRun:
 
     @property
     def has_embedding(self) -> bool:
-        """Whether the encoder has a learned row for each node, and does not read features."""
+        """Whether the encoder has a learned embedding for each node, and does not read features."""
         return self.dataset.num_features is None
 
     def exportable(self) -> nnx.Module:
@@ -121,7 +121,7 @@ class LoadedLinkRun:
 
         Raises:
             DataError: no such data, many graphs, or other features than the run's, by number or by
-                name; other nodes by name, where the encoder has a learned row for each.
+                name; other nodes by name, where the encoder has a learned embedding for each.
         """
         loaded = load(path)
         if isinstance(loaded, GraphSet):

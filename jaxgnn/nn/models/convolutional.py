@@ -218,6 +218,6 @@ class _NodeLinear(nnx.Module):
 
 
 class NodeMLP(GNN):
-    """`GNN` without the graph: a perceptron on each node's features, the baseline to beat."""
+    """`GNN` without the graph: an MLP on each node's features, the baseline to beat."""
 
     _conv = _NodeLinear
