@@ -10,6 +10,7 @@ is a label that is not known: it counts nowhere. `mask`, `[rows]`, leaves rows o
 A score that is not defined (no rows, or one class alone for ROC AUC and AP) is NaN.
 """
 
+from jaxgnn.metrics._arrays import Score as Score
 from jaxgnn.metrics._classes import accuracy, macro_f1, micro_f1
 from jaxgnn.metrics._errors import mae, rmse
 from jaxgnn.metrics._links import hits_at_k, mrr
