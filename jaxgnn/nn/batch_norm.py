@@ -98,11 +98,12 @@ class BatchNorm(nnx.BatchNorm):
             return super().__call__(x, True)
         assert self.scale is not None and self.bias is not None
         x, scale, bias = jnp.asarray(x), self.scale[...], self.bias[...]
-        # As in evaluation, where Flax promotes by the running statistics, too.
-        promoted = jnp.result_type(x.dtype, self.param_dtype, self.mean[...].dtype)
+        running_dtype = self.mean[...].dtype
         if not jnp.issubdtype(x.dtype, jnp.inexact):  # the statistics are of floating rows
-            x = x.astype(promoted)
-        dtype = promoted if self.dtype is None else self.dtype
+            x = x.astype(running_dtype)
+        dtype = self.dtype
+        if dtype is None:  # as in evaluation, where Flax promotes by the running statistics, too
+            dtype = jnp.result_type(x.dtype, self.param_dtype, running_dtype)
         options = Options(self.epsilon, self.axis_name, jnp.dtype(dtype))
         out, found, any_row = batch_norm(options, x, scale, bias, mask)
         for running, value in ((self.mean, found.mean), (self.var, found.variance)):
