@@ -567,6 +567,7 @@ FIGURES = {
     "step-pyg-memory": {**_STEP, "key": "peak_bytes", "over": {"impl": "PyG*"}},
     "sage-date": {**_SAGE, "impl": "jaxgnn", "k": 32, "key": "date"},
     "sage-maxk": {**_SAGE, "impl": "jaxgnn", "k": 32, "over": _RELU},
+    "sage-bfloat16-date": {**_SAGE, **BF16, "impl": "jaxgnn", "k": 32, "key": "date"},
     "sage-maxk-bfloat16": {**_SAGE, **BF16, "impl": "jaxgnn", "k": 32, "over": _RELU},
     "sage-cusparse-ms": {**_SAGE, "impl": "cuSPARSE*"},
     "sage-pyg-ms": {**_SAGE, "file": "nvidia-h200-training-maxk-sage", "impl": "PyG*"},
