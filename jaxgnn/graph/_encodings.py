@@ -109,7 +109,7 @@ def _least_eigenvectors(
 
     n = null.size
     if n <= _DENSE_NODES:
-        return np.linalg.eigh(laplacian.toarray())[1][:, :count]
+        return _eigenvectors(laplacian, count)[1]
     laplacian.eliminate_zeros()
     labels = scipy.sparse.csgraph.connected_components(laplacian, directed=False)[1]
     sizes = np.bincount(labels)
@@ -121,7 +121,7 @@ def _least_eigenvectors(
         if connected.size == count:
             found.append((0.0, own, null[own] / np.linalg.norm(null[own])))
             continue
-        values, vectors = _of_component(laplacian[own][:, own], count)
+        values, vectors = _eigenvectors(laplacian[own][:, own], count)
         found += [(value, own, vectors[:, i]) for i, value in enumerate(values)]
     # A node without neighbors has the eigenvalue 1, for the inverse of its degree counts as 0.
     found += [(1.0, nodes[c], np.ones(1)) for c in np.flatnonzero(sizes == 1)[:count]]
@@ -132,10 +132,10 @@ def _least_eigenvectors(
     return result
 
 
-def _of_component(
+def _eigenvectors(
     laplacian: scipy.sparse.csr_array, count: int
 ) -> tuple[Float[np.ndarray, " count"], Float[np.ndarray, "nodes count"]]:
-    """The least eigenvalues of a component, `count` or as many as it has, and their vectors."""
+    """The least eigenvalues, `count` or as many as there are, and their vectors."""
     import scipy.sparse.linalg
 
     n = laplacian.indptr.size - 1
