@@ -150,7 +150,10 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "None": ("None", lambda value: value is None),
     "bool": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
     "int": ("an integer", lambda value: as_integer(value) is not None),
-    "float": ("a number", lambda value: isinstance(value, numbers.Real) and value is not True),
+    "float": (
+        "a number",
+        lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool),
+    ),
     "str": ("text", lambda value: isinstance(value, str)),
 }
 
