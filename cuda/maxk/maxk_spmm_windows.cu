@@ -60,18 +60,9 @@ __global__ void __launch_bounds__(256) bound_rows(const Rows rows, const uint8_t
 // later loads.
 enum class Scaling { kCommon, kOfRows, kListed };
 
-// Whether a row of a part has more edges than a part has of it at most (cpu/host/windows.cc): more
-// than one bound is for. Called by all threads together.
-template <typename T, typename I>
-__device__ inline bool has_long_row(const WindowParams<T, I>& p, const Part& part) {
-  constexpr int64_t kMostTerms = 1 << 12;
-  bool found = false;
-  if (const int r = threadIdx.x; r < kWindowRows) {
-    const int row = receiver_if_any(p, part, r);
-    found = row >= 0 && degree_of(p, row) > kMostTerms;
-  }
-  return __syncthreads_or(found);
-}
+// Edges of a row that a part has at most (cpu/host/windows.cc). A row with more has its bound within
+// each part.
+constexpr int64_t kMostTerms = 1 << 12;
 
 template <typename T, typename I, typename S, bool kWords, Scaling kScaling>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
@@ -89,16 +80,18 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   const int own = threadIdx.x;  // the row that a thread of the first 64 bounds
   int row = -1, terms = 0;
   float bound = 0.0f;  // negative if a CBSR row is small for it
+  bool is_long = false;
   if (own < kWindowRows) {
     row = receiver_if_any(p, part, own);
     const int64_t degree = row < 0 ? 0 : degree_of(p, row);
+    is_long = degree > kMostTerms;
     terms = static_cast<int>(min(degree, int64_t(part.end - part.begin)));
     bound = alike || terms == 0 ? common_bound(p.range, terms) : p.row_bounds[row];
     const int most = __reduce_max_sync(kFullWarp, terms);
     if (own % 32 == 0) scales.most[own / 32] = most;
   }
   if constexpr (kScaling != Scaling::kCommon) {
-    if (!alike && part.place >= 0 && has_long_row(p, part)) {
+    if (!alike && part.place >= 0 && __syncthreads_or(is_long)) {
       bound = bound_of_part(p, part, terms, bounds);
       if (!kListsSmall<T> && bound < 0.0f) p.flags[row] = 1;
     }
