@@ -26,12 +26,13 @@ struct AttentionArgs {
   bool wide_permutation;
 };
 
-// out[i] = sum_e softmax(scores)[e] values[j], with dropout; log_sum[i] = log sum_e exp score[e].
+// out[i] = sum_e softmax(scores)[e] values[j], with dropout; log_sum[i] = log sum_e exp score[e],
+// and what its rounding lost.
 struct AttentionForwardArgs {
   AttentionArgs attention;
   const void* receiver_scores;  // A[receivers, H]
   void* out;                    // T[receivers, width]
-  void* log_sum;                // A[receivers, H]
+  void* log_sum;                // A[receivers, H, 2]
   void* partials;               // A[num_chunks, width + 2 H], scratch
   void* scratch;                // of a GPU: see cuda/attention/attention.h
 };
@@ -64,7 +65,7 @@ struct PairArgs {
 struct PairForwardArgs {
   PairArgs pair;
   void* out;       // T[receivers, width]
-  void* log_sum;   // A[receivers, H]
+  void* log_sum;   // A[receivers, H, 2]
   void* partials;  // A[num_chunks, width + 2 H], scratch
 };
 

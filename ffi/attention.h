@@ -56,8 +56,8 @@ void take_results(Check& check, DataType type, int64_t num_receivers, const Atte
   const DataType sums = accumulator(type);
   check.matrix(out, type, num_receivers, common.width,
                "the result must have the values' type and a row for each receiver");
-  check.matrix(log_sum, sums, num_receivers, common.heads,
-               "log_sum must be [receivers, heads] of the accumulation type");
+  check.matrix(log_sum, sums, num_receivers, 2 * common.heads,
+               "log_sum must be [receivers, 2 heads] of the accumulation type");
   check.matrix(partials, sums, common.rows.num_chunks, common.width + 2 * common.heads,
                "partials must be [parts, features and two numbers a head]");
   args.out = out.untyped_data();

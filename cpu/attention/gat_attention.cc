@@ -80,9 +80,8 @@ JAXGNN_OUTLINE void run(const AttentionForwardArgs& args, const Slice& slice, in
       store<N>(static_cast<T*>(args.out) + row * width + slice.feature + shape.features[k],
                sums[0][k] / divisor);
     }
-    for (int64_t h = skipped; h < shape.count; ++h) {
-      static_cast<A*>(args.log_sum)[row * num_heads + shape.first + h] = softmax[h].log_sum();
-    }
+    A* log_sums = static_cast<A*>(args.log_sum) + 2 * (row * num_heads + shape.first);
+    for (int64_t h = skipped; h < shape.count; ++h) softmax[h].store_log_sum(log_sums + 2 * h);
   }
 }
 

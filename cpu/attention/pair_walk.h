@@ -220,8 +220,8 @@ void forward_rows(const PairForwardArgs& args, const Heads<Accumulator<T>>& head
     }
     store_row(static_cast<T*>(args.out) + row * width + feature, sums, features);
     if (piece > 0) return;
-    A* log_sums = static_cast<A*>(args.log_sum) + row * all + heads.first;
-    for (int64_t h = 0; h < heads.count; ++h) log_sums[h] = softmax[h].log_sum();
+    A* log_sums = static_cast<A*>(args.log_sum) + 2 * (row * all + heads.first);
+    for (int64_t h = 0; h < heads.count; ++h) softmax[h].store_log_sum(log_sums + 2 * h);
   });
 }
 

@@ -5,6 +5,8 @@
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
+#include <cmath>
+
 #include "cpu/attention/edge_chunks.h"
 
 namespace jaxgnn::attention {
@@ -21,7 +23,14 @@ struct HeadSoftmax {
 
   A base() const { return base_of<A>(largest); }
   A divisor() const { return divisor_of(total); }
-  A log_sum() const { return total == 0 ? A{0} : base() + logarithm(total); }
+  // The logarithm of the sum of the exponentials, and what its rounding lost: of scores of 1e9 all
+  // of the total's logarithm. 0 without edges.
+  void store_log_sum(A* to) const {
+    const A own = base(), more = total == 0 ? A{0} : logarithm(total);
+    const A sum = total == 0 ? A{0} : own + more, part = sum - own;
+    to[0] = sum;
+    to[1] = total != 0 && std::isfinite(sum) ? (own - (sum - part)) + (more - part) : A{0};
+  }
 };
 
 // Online softmax of some heads over the edges so far; each lane has the sum of its own edges.
@@ -108,7 +117,7 @@ void join(const AttentionForwardArgs& args, int64_t row, int64_t first, int64_t 
     }
     const A divisor = all.divisor();
     for (int64_t f = h * head_width; f < (h + 1) * head_width; ++f) sums[f] /= divisor;
-    static_cast<A*>(args.log_sum)[row * heads + h] = all.log_sum();
+    all.store_log_sum(static_cast<A*>(args.log_sum) + 2 * (row * heads + h));
   }
   store_row(static_cast<T*>(args.out) + row * width, sums, width);
 }

@@ -66,7 +66,7 @@ JAXGNN_OUTLINE void run(const SparseForwardArgs& args, int64_t first, int64_t la
       const A divisor = sum.divisor();
       for (int64_t f = 0; f < F; ++f) from[f] /= divisor;
       store_row(out + head * F, from, F);
-      static_cast<A*>(args.forward.log_sum)[row * all + head] = sum.log_sum();
+      sum.store_log_sum(static_cast<A*>(args.forward.log_sum) + 2 * (row * all + head));
     }
   }
 }

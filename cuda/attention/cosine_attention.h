@@ -16,7 +16,7 @@ struct CosineForwardArgs {
   const void* row_scale;     // [nodes, heads]: beta over the row's norm,
   const void* column_scale;  // [nodes, heads]: 1 over it
   void* out;                 // [nodes, width]
-  void* log_sum;             // [nodes, heads]
+  void* log_sum;             // [nodes, heads, 2]
   void* partials;            // [num_chunks, width + 2 heads]
 };
 

@@ -173,7 +173,15 @@ struct Softmax {
   }
   // What sums are multiplied by at the end; 0 of a row without edges that are not masked stays 0.
   __device__ A scale() const { return total == A(0) ? A(1) : A(1) / total; }
-  __device__ A log_sum() const { return total == A(0) ? A(0) : base() + logarithm(total); }
+  // The logarithm of the sum of the exponentials, and what its rounding lost: of scores of 1e9 all
+  // of the total's logarithm. 0 without edges.
+  __device__ A store_log_sum(A* to) const {
+    const A own = base(), more = total == A(0) ? A(0) : logarithm(total);
+    const A sum = total == A(0) ? A(0) : own + more, part = sum - own;
+    to[0] = sum;
+    to[1] = total != A(0) && isfinite(sum) ? (own - (sum - part)) + (more - part) : A(0);
+    return sum;
+  }
 };
 
 template <typename A>

@@ -32,7 +32,7 @@ struct PairParams {
   const A* node_terms;    // [receivers, 2, heads]: log_sum, delta
   T* out;                 // [rows, heads, G] forward, else [rows, heads, F]
   void* second;           // by senders T, by receivers A: what PairGradientArgs says
-  A* log_sum;             // [rows, heads], forward
+  A* log_sum;             // [rows, heads, 2], forward
   A* edge_gradient;
   A* loop_gradient;
   A* partials;  // forward [parts, width + 2 heads], else [parts, heads F]
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairBlocks<T, kPass>)
       numbers[place.head] = softmax.largest;
       numbers[p.heads + place.head] = softmax.total;
     } else {
-      p.log_sum[row * p.heads + place.head] = softmax.log_sum();
+      softmax.store_log_sum(p.log_sum + 2 * (row * p.heads + place.head));
     }
   }
 }

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kSparseThreads, 10) sparse_rows(const SparsePa
   float* partial = whole ? nullptr : p.partials + work.part * p.partials_stride;
   if (active && deal.stream == 0 && deal.local == 0) {
     if (whole) {
-      p.log_sum[work.row * scoring.heads + head] = softmax.log_sum();
+      softmax.store_log_sum(p.log_sum + 2 * (work.row * scoring.heads + head));
     } else {
       partial[p.width + head] = softmax.largest;
       partial[p.width + scoring.heads + head] = softmax.total;

@@ -14,7 +14,7 @@ struct WindowSoftmax {
   const float* sender_scores;    // [senders, heads]
   const float* receiver_scores;  // [receivers, heads]
   float2* numbers;               // [senders, heads]: score, max|v|
-  float* log_sum;                // [receivers, heads]
+  float* log_sum;                // [receivers, heads, 2]
   float* bounds;                 // [receivers, heads]; NaN where a weight or a value is not finite
   float* partials;               // [parts, 3, heads]
   int64_t num_senders;
@@ -54,8 +54,8 @@ struct BoundedSoftmax {
     weighted += weight * size;
   }
   __device__ void store(const WindowSoftmax& p, int64_t at) const {
-    const float log_sum = softmax.log_sum(), bound = weighted * softmax.scale();
-    p.log_sum[at] = log_sum;
+    const float log_sum = softmax.store_log_sum(p.log_sum + 2 * at);
+    const float bound = weighted * softmax.scale();
     p.bounds[at] = bound + 0.0f * log_sum;
   }
 };

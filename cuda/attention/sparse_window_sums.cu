@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     if (row < 0 || own >= heads) continue;
     const int64_t at = int64_t(row) * p.heads + first_head + own;
     const int exponent = biased_exponent(p.bounds[at], kSumBits);
-    shared.receivers[i] = {p.receiver_scores[at], p.log_sum[at], scale_of(exponent),
+    const float lost = exponential(-p.log_sum[2 * at + 1]);
+    shared.receivers[i] = {p.receiver_scores[at], p.log_sum[2 * at], scale_of(exponent) * lost,
                            unit_of(exponent)};
   }
   __syncthreads();

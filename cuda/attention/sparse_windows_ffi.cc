@@ -82,8 +82,8 @@ Error sparse_window_attention(StreamLaunch launch, AnyBuffer row_offsets, AnyBuf
   check.gathered(common.num_columns, common.rows.num_edges);
   check.matrix(receiver_scores, xla::ffi::F32, receivers, common.heads,
                "receiver_scores must be float32 [receivers, heads]");
-  check.matrix(*log_sum, xla::ffi::F32, receivers, common.heads,
-               "log_sum must be float32 [receivers, heads]");
+  check.matrix(*log_sum, xla::ffi::F32, receivers, 2 * common.heads,
+               "log_sum must be float32 [receivers, 2 heads]");
   check.matrix(*partials, xla::ffi::S32, dim(*partials, 0), maxk::kWindowRows * common.width,
                "partials must be int32 [places, 64 features]");
   check.vector(*scratch, xla::ffi::F32, window_forward_scratch(common.num_columns, common),

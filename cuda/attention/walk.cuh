@@ -37,7 +37,9 @@ __global__ void join_sums(const RowParams<T> p) {
     }
     if (kPass == Pass::kForward) {
       sum *= all.scale();
-      if (f == head * p.head_width) p.log_sum[int64_t(chunk.row) * heads + head] = all.log_sum();
+      if (f == head * p.head_width) {
+        all.store_log_sum(p.log_sum + 2 * (int64_t(chunk.row) * heads + head));
+      }
     }
     p.out[chunk.row * p.width + f] = narrow<T, A>(sum);
   }

@@ -19,7 +19,7 @@ struct RowParams {
   const T* x;        // [columns, width], what is gathered
   const T* own;      // [rows, width], what the sums' dot products are with
   T* out;            // [rows, width], or null
-  A* log_sum;        // [rows, heads], forward
+  A* log_sum;        // [rows, heads, 2], forward
   A* partials;       // [parts, partials_stride]: sums, and forward a reference and a total a head
   A* dots;           // [rows + parts, heads * slices_per_head]
   int* sides;        // [rows, heads], with kReceivers: 1 where the edges of slope 1 are the fewer
@@ -85,7 +85,7 @@ __device__ inline void store_sums(const RowParams<T>& p, const Work& work, const
     const A scale = softmax.scale();
 #pragma unroll
     for (int i = 0; i < V; ++i) acc[i] *= scale;
-    if (first) p.log_sum[work.row * heads + place.head] = softmax.log_sum();
+    if (first) softmax.store_log_sum(p.log_sum + 2 * (work.row * heads + place.head));
   }
   store_vector<T, V, A>(p.out + work.row * p.width + place.feature, acc);
 }

@@ -31,6 +31,15 @@ def place_like(made: Made, array: Any) -> Made:
     return made
 
 
+# Architectures that give a block 99 KB of shared memory; others have 163 or 227.
+_SMALL_BLOCKS = ("8.6", "8.9", "12.0", "12.1")
+
+
+def has_small_blocks() -> bool:
+    """Whether a GPU of this process has so little shared memory a block."""
+    return any(getattr(d, "compute_capability", "") in _SMALL_BLOCKS for d in jax.local_devices())
+
+
 def on_gpu(array: Any) -> bool:
     """Whether the whole array is on a GPU, or on each of several."""
     return (

@@ -96,7 +96,7 @@ def test_operands_that_do_not_fit_are_an_error(place):
         jnp.arange(3, dtype=jnp.int32),
     ]
     operands += [jnp.ones((3, 8)), s, s, jnp.ones((2, 2)), s, streams]
-    results = [((3, 8), jnp.float32), ((3, 2), jnp.float32), ((1, 12), jnp.float32)]
+    results = [((3, 8), jnp.float32), ((3, 4), jnp.float32), ((1, 12), jnp.float32)]
     results += [((6,), jnp.float32)]
     attributes = {"negative_slope": 0.2, "drop_below": 0, "self_loops": 1, "chunk_length": 8}
 

@@ -5,6 +5,7 @@ A CPU has no kernels over windows: there these are further cases of the kernels 
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -265,6 +266,19 @@ def test_which_operands_the_kernels_serve(heads, width, k, options, served, cuda
     graph = skewed_graph(30, 300).with_windows()
     text = lowered(graph, sparse_operands(graph, heads, width, k), **options)
     assert [target in text for target in TARGETS] == [served, served]
+
+
+@pytest.mark.parametrize(("width", "served"), [(240, True), (244, False), (256, False)])
+def test_gpus_with_little_shared_memory(width, served, cuda_targets, monkeypatch):
+    """Self-loops of wide heads are served by rows there."""
+    graph = skewed_graph(30, 300).with_windows()
+    operands = sparse_operands(graph, 1, width, 8)
+    for capability, expected in (("8.9", served), ("9.0", True)):
+        gpu = types.SimpleNamespace(compute_capability=capability)
+        monkeypatch.setattr(jax, "local_devices", lambda gpu=gpu: [gpu])
+        text = lowered(graph, operands, self_loops=True)
+        assert [target in text for target in TARGETS] == [expected] * 2
+        assert all(target in lowered(graph, operands) for target in TARGETS)
 
 
 def test_graphs_without_windows(cuda_targets):

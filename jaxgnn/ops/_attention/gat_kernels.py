@@ -6,7 +6,7 @@ multiplies the heads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -100,9 +100,9 @@ def call_forward(
     dtypes: tuple[Any, Any],
     scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
     **attributes: Any,
-) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads"]]:
+) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads 2"]]:
     """What a kernel of the forward pass writes: averages of `shape` (heads, width) a row, and the
-    logarithm of the sum of the exponentials; of `dtypes`."""
+    logarithm of the sum of the exponentials with what its rounding lost; of `dtypes`."""
     (heads, width), (dtype, accumulator) = shape, dtypes
     out, log_sum, *_ = row_call(
         target,
@@ -110,7 +110,7 @@ def call_forward(
         operands,
         [
             ((rows.num_rows, heads, width), dtype),
-            ((rows.num_rows, heads), accumulator),
+            ((rows.num_rows, heads, 2), accumulator),
             ((rows.chunks.table.shape[0], heads * (width + 2)), accumulator),
             *scratch,
         ],
@@ -119,10 +119,34 @@ def call_forward(
     return out, log_sum
 
 
+def normalized(gradients: Callable[..., Any]) -> Callable[..., Any]:
+    r"""`gradients` of a log-sum, for `recomputed`, whose residual also has what rounding lost.
+
+    The weights are $\exp(s_e - \mathrm{lse}_i) \exp(-r_i)$, where $r_i$ is what was lost. Gradients
+    are linear in the weights times the cotangent, which therefore takes the factor. It is close to
+    1 but where scores are large: of scores of 1e9, as finite masks are, it is one over the number
+    of edges.
+    """
+
+    def of_residual(
+        static: Any,
+        operands: Any,
+        out: Float[Array, "num_receivers heads width"],
+        log_sum: Float[Array, "num_receivers heads 2"],
+        cotangent: Float[Array, "num_receivers heads width"],
+    ) -> Any:
+        factor = jnp.exp(-log_sum[:, :, 1:])
+        cotangent = (cotangent.astype(factor.dtype) * factor).astype(cotangent.dtype)
+        return gradients(static, operands, out, log_sum[:, :, 0], cotangent)
+
+    return of_residual
+
+
 def forward(
     static: Attention, operands: Operands
-) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
-    """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads 2"]]:
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges), with what
+    its rounding lost."""
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
         v, score_src, score_dst, scores = arrays

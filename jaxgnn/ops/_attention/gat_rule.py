@@ -50,7 +50,7 @@ def composition(
     return average(operands, *attention_weights(static, operands, impl), impl)
 
 
-attend = recomputed(kernels.TARGETS, kernels.forward, gradients, composition)
+attend = recomputed(kernels.TARGETS, kernels.forward, kernels.normalized(gradients), composition)
 
 
 def average(

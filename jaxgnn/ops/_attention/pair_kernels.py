@@ -91,8 +91,9 @@ class PairOperands(NamedTuple):
 
 def forward(
     static: PairAttention, operands: PairOperands
-) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
-    """The averages, and the logarithm of the sum of the exponentials (0 without edges)."""
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads 2"]]:
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges), with what
+    its rounding lost."""
 
     def kernel(rows: Rows, arrays: Any) -> tuple[Array, Array]:
         nodes, scores = arrays

@@ -19,6 +19,7 @@ from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.sddmm import sddmm
 from jaxgnn.ops._aggregation.spmm import spmm
 from jaxgnn.ops._attention import pair_kernels as kernels
+from jaxgnn.ops._attention.gat_kernels import normalized
 from jaxgnn.ops._attention.gat_rule import leaky_relu, softmax_weights
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._core import padding
@@ -117,7 +118,7 @@ def composition(
     return average(operands, edges, loops, impl)
 
 
-attend = recomputed(kernels.TARGETS, kernels.forward, gradients, composition)
+attend = recomputed(kernels.TARGETS, kernels.forward, normalized(gradients), composition)
 
 
 def average(

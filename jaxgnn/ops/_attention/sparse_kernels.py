@@ -29,8 +29,9 @@ TARGETS = ("jaxgnn_sparse_attention", "jaxgnn_sparse_attention_gradients")
 
 def forward(
     static: Attention, operands: Operands, windows: Windows | None = None
-) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
-    """The averages, and the logarithm of the sum of the exponentials (0 without edges).
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads 2"]]:
+    """The averages, and the logarithm of the sum of the exponentials (0 without edges), with what
+    its rounding lost.
 
     A GPU walks the `windows`, if there are any (`sparse_windows.usable_windows`).
     """

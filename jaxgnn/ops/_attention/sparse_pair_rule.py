@@ -20,7 +20,7 @@ from jaxgnn.ops._aggregation.incidence import EdgeEnd, broadcast_to_edges
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.linear import LinearMap, aggregate, edge_dot
 from jaxgnn.ops._attention import pair_kernels, pair_rule, sparse_kernels, sparse_rule
-from jaxgnn.ops._attention.gat_kernels import Attention, Operands
+from jaxgnn.ops._attention.gat_kernels import Attention, Operands, normalized
 from jaxgnn.ops._attention.pair_kernels import Nodes, PairAttention, PairOperands
 from jaxgnn.ops._attention.sparse_rule import dense_rows, kept_entries, scattered
 from jaxgnn.ops._core.recomputed import recomputed
@@ -106,7 +106,7 @@ def _gradients(
 
 
 TARGETS = (*sparse_kernels.TARGETS, *pair_kernels.TARGETS)
-attend = recomputed(TARGETS, _forward, _gradients, composition)
+attend = recomputed(TARGETS, _forward, normalized(_gradients), composition)
 
 
 def _with_scores(static: PairAttention, operands: PairOperands) -> tuple[Attention, Operands]:

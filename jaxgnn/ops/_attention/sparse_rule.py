@@ -79,20 +79,20 @@ def either(takes_dense: bool, dense: Any, sparse: Any) -> Any:
 
 
 def _windows(
-    operands: Operands, shares: tuple[float, float], edges_an_entry: float
+    static: Attention, operands: Operands, shares: tuple[float, float], edges_an_entry: float
 ) -> Windows | None:
     """The windows that a GPU walks, if it does."""
     v = operands.v
     if v.k > shares[v.dtype.itemsize == 2] * v.width:
         return None
-    windows = usable_windows(operands)
+    windows = usable_windows(static, operands)
     if windows is None or operands.graph.num_edges < edges_an_entry * windows.senders.shape[0]:
         return None
     return windows
 
 
 def _forward(static: Attention, operands: Operands) -> tuple[Array, Array]:
-    windows = _windows(operands, FORWARD_WINDOWS_SHARES, FORWARD_EDGES_AN_ENTRY)
+    windows = _windows(static, operands, FORWARD_WINDOWS_SHARES, FORWARD_EDGES_AN_ENTRY)
 
     def sparse(operands: Operands) -> tuple[Array, Array]:
         return kernels.forward(static, operands, windows)
@@ -113,7 +113,7 @@ def _gradients(
     cotangent: Float[Array, "num_receivers heads width"],
 ) -> Operands:
     """Those of `gat_rule`, where $v_j$ and $dv_j$ have the kept positions alone."""
-    windows = _windows(operands, BACKWARD_WINDOWS_SHARES, BACKWARD_EDGES_AN_ENTRY)
+    windows = _windows(static, operands, BACKWARD_WINDOWS_SHARES, BACKWARD_EDGES_AN_ENTRY)
 
     def sparse(operands: Operands, out: Array, log_sum: Array, cotangent: Array) -> Operands:
         delta = node_dots(cotangent, out)
@@ -130,4 +130,5 @@ def _gradients(
     return either(takes_dense, dense, sparse)(operands, out, log_sum, cotangent)
 
 
-attend = recomputed((*kernels.TARGETS, *gat_kernels.TARGETS), _forward, _gradients, composition)
+TARGETS = (*kernels.TARGETS, *gat_kernels.TARGETS)
+attend = recomputed(TARGETS, _forward, gat_kernels.normalized(_gradients), composition)

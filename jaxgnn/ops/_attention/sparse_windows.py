@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
 
+from jaxgnn._core import device
 from jaxgnn.graph._windows import RECEIVERS, Windows
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core import padding
@@ -17,13 +18,14 @@ from jaxgnn.ops._core.rows import Rows, windows_of
 from jaxgnn.ops._core.sparse_rows import SparseRows
 
 MAX_WIDTH = 256  # of a head: a block has a window's rows of one head at least
+SMALL_WIDTH = 240  # the same with self-loops where a block has 99 KB of shared memory
 MAX_ENTRIES = 32  # of a CBSR row: a warp takes it whole
 MAX_HEADS = 32768
 # Threads of a block, 384 or 512: more hide latency, fewer leave registers.
 FORWARD_THREADS, BACKWARD_THREADS = 512, 512
 
 
-def usable_windows(operands: Operands) -> Windows | None:
+def usable_windows(static: Attention, operands: Operands) -> Windows | None:
     """The graph's windows, if these kernels serve the operands over them."""
     graph, v, *_, edge_bias, loop_bias, philox_key = operands
     windows = graph.windows
@@ -31,7 +33,8 @@ def usable_windows(operands: Operands) -> Windows | None:
         return None
     plain = edge_bias is None and loop_bias is None and philox_key is None
     assert isinstance(v, SparseRows)
-    fits = v.width % 4 == 0 and v.width <= MAX_WIDTH and v.k <= MAX_ENTRIES
+    most = SMALL_WIDTH if static.self_loops and device.has_small_blocks() else MAX_WIDTH
+    fits = v.width % 4 == 0 and v.width <= most and v.k <= MAX_ENTRIES
     if not plain or not fits or v.dtype == jnp.float64:
         return None
     return windows_of(graph)
@@ -46,7 +49,7 @@ def forward(
     indices: UInt[Array, "num_senders heads k"],
     score_src: Float[Array, "num_senders heads"],
     score_dst: Float[Array, "num_receivers heads"],
-) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads"]]:
+) -> tuple[Float[Array, "num_receivers heads width"], Float[Array, "num_receivers heads 2"]]:
     """As `sparse_kernels.forward`."""
     senders, heads, _ = values.shape
     features, chunks = heads * width, rows.chunks.table.shape[0]
@@ -57,7 +60,7 @@ def forward(
         [*_windows(windows), *_padded(values, indices), score_src, score_dst],
         [
             ((rows.num_rows, features), values.dtype),
-            ((rows.num_rows, heads), jnp.float32),
+            ((rows.num_rows, heads, 2), jnp.float32),
             ((windows.num_partials, RECEIVERS, features), jnp.int32),
             ((heads * (2 * senders + rows.num_rows + 3 * chunks) + places,), jnp.float32),
         ],

@@ -53,7 +53,7 @@ def gat_attention(g: Graph) -> Call:
         },
         {
             "out": ((ROWS, FEATURES), F32),
-            "log_sum": ((ROWS, HEADS), F32),
+            "log_sum": ((ROWS, 2 * HEADS), F32),
             "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
             "scratch": ((COLUMNS * HEADS,), F32),
         },
@@ -125,7 +125,7 @@ def sparse_attention(g: Graph) -> Call:
         },
         {
             "out": ((ROWS, FEATURES), F32),
-            "log_sum": ((ROWS, HEADS), F32),
+            "log_sum": ((ROWS, 2 * HEADS), F32),
             "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
         },
         GAT,
@@ -182,7 +182,7 @@ def sparse_window_attention(g: Graph) -> Call:
         operands,
         {
             "out": ((ROWS, FEATURES), F32),
-            "log_sum": ((ROWS, HEADS), F32),
+            "log_sum": ((ROWS, 2 * HEADS), F32),
             "partials": ((1, 64 * FEATURES), I32),
             "scratch": ((HEADS * (2 * COLUMNS + ROWS + 3 * g.parts),), F32),
         },
@@ -244,7 +244,7 @@ def pair_attention(g: Graph) -> Call:
         },
         {
             "out": ((ROWS, FEATURES), F32),
-            "log_sum": ((ROWS, HEADS), F32),
+            "log_sum": ((ROWS, 2 * HEADS), F32),
             "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
         },
         PAIR,
@@ -286,7 +286,7 @@ def cosine_attention(g: Graph) -> Call:
         },
         {
             "out": ((ROWS, FEATURES), F32),
-            "log_sum": ((ROWS, HEADS), F32),
+            "log_sum": ((ROWS, 2 * HEADS), F32),
             "partials": ((g.parts, FEATURES + 2 * HEADS), F32),
         },
         {"heads": HEADS, "self_loops": 1, **CHUNKED},
