@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, P::kShortBlocks* kGatherThreads / kT
       for (int offset = kLanes; offset < 32; offset *= 2) lane.merge(offset);
       if (active && team == leader / kLanes) store(item, row, count);
     }
-    if (shared || !active) return;
+    if (shared || !active || !mine) return;  // a team without a row would read one beyond the last
   }
   unsigned from[kSteps];
   load_columns(columns, next.begin, next.count, from);

@@ -67,7 +67,8 @@ __device__ inline Gaussians<A> stage(const Gaussians<A>& g, A* shared) {
 // For x close to 0 the absolute error is that of values close to 1, as in a coordinate's difference
 // to a mean.
 __device__ inline float hyperbolic_tangent(float x) {
-  return 1.0f - __fdividef(2.0f, exponential(fminf(x, 20.0f) * 2.0f) + 1.0f);
+  const float bounded = x > 20.0f ? 20.0f : x;  // NaN stays, which fminf would drop
+  return 1.0f - __fdividef(2.0f, exponential(bounded * 2.0f) + 1.0f);
 }
 __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
 

@@ -322,6 +322,7 @@ cudaError_t start(const SageLayerArgs& args, const Launch& launch) {
   const auto kernel = sage_layer<T, kSteps>;
   const int fitting = (limits.shared_bytes - kMatrixBytes<kSteps>) / static_cast<int>(sizeof(Pair));
   const int pairs = fitting < kMostPairs ? fitting : kMostPairs;
+  if (pairs < 1) return launch.load ? cudaSuccess : cudaErrorInvalidConfiguration;
   const int bytes = kMatrixBytes<kSteps> + pairs * static_cast<int>(sizeof(Pair));
   if (launch.load) {
     JAXGNN_TRY(load_kernel(kernel));

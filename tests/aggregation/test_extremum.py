@@ -71,7 +71,7 @@ CASES = [
 @pytest.mark.parametrize(("degree", "heads", "width", "dtype"), CASES)
 def test_sanitized_mappings(degree, heads, width, dtype):
     with jax.enable_x64(dtype == "float64"):
-        nodes = {4: 900, 30: 200, 300: 60}[degree]
+        nodes = {4: 901, 30: 203, 300: 61}[degree]  # no multiple of the rows of a block
         graph = skewed_graph(nodes, nodes * degree, seed=degree)
         assert graph.row_chunks.table.max() > 0 and graph.transpose_row_chunks.table.max() > 0
         transpose, reduce = heads == (2,), "min" if width % 3 == 0 else "max"
@@ -123,6 +123,20 @@ def test_nan_selects_nothing_and_infinities_tie(reduce):
     np.testing.assert_array_equal(out, [[np.nan, worst], [2, 3], [1, worst], [0, 0]])
     # Row 1 takes its sender twice, a half each; the others share between two senders.
     np.testing.assert_array_equal(dx, [[0.5, 1.0], [0.0, 0.5], [1.0, 1.0], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_ties_of_infinities_are_counted_once(reduce, impl):
+    """Also where all of a row are the value that a maximum of nothing starts from."""
+    graph = Graph.from_edges([0, 1, 2, 2], [0, 0, 1, 1], num_nodes=4)
+    worst = -np.inf if reduce == "max" else np.inf
+    x = jnp.asarray([[worst], [worst], [3.0], [1.0]])
+
+    def total(x):
+        return spmm(graph, x, reduce=reduce, impl=impl).sum()
+
+    np.testing.assert_array_equal(jax.grad(total)(x), [[0.5], [0.5], [1.0], [0.0]])
 
 
 @pytest.mark.parametrize("impl", ["kernel", "jax"])

@@ -210,6 +210,26 @@ def test_short_rows_of_each_length(width, kernels, dtype, each):
             jax.tree.map(lambda a, b: close(a, b, 4 * tolerance(dtype)), actual, expected)
 
 
+@pytest.mark.parametrize("pair", [False, True])
+def test_nan_coordinates_stay_visible(pair):
+    """The tangent of NaN is NaN, at the receivers of the edge alone."""
+    graph = Graph.from_edges([0, 1, 2, 3], [0, 0, 1, 2])
+    x, mu, inv_sigma, pseudo = draw_operands(graph, 2, 8, 2, pair)
+    last = pseudo[1] if pair else pseudo
+    last = last.at[1, 0].set(jnp.nan)  # of sender 1 or edge 1, which ends at node 0
+    pseudo = (pseudo[0], last) if pair else last
+
+    @jax.jit
+    def run(x, mu, inv_sigma, pseudo):
+        f = functools.partial(gaussian_spmm, graph, activation="tanh")
+        out, pull = jax.vjp(f, x, mu, inv_sigma, pseudo)
+        return out, pull(jnp.ones_like(out))
+
+    out, (_, of_mu, of_sigma, _) = run(x, mu, inv_sigma, pseudo)
+    assert jnp.isnan(out).any(1).tolist() == [True, False, False, False]
+    assert jnp.isnan(of_mu[:, 0]).all() and jnp.isnan(of_sigma[:, 0]).all()
+
+
 def test_64_bit_offsets_and_indices(x64):
     """Which a GPU may add up in another order."""
     graph = awkward_graph()

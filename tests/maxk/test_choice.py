@@ -1,11 +1,14 @@
 """Which of MaxK's engines a GPU runs, and that all compute the same."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxgnn import Graph, config, maxk, maxk_spmm
+from jaxgnn._core import platform
 from jaxgnn.ops._maxk import choice, spgemm_kernels, sspmm_kernels
 from tests.support.oracle import draw_array
 from tests.support.strategies import skewed_graph
@@ -109,6 +112,25 @@ def test_dense_rows_give_the_same(monkeypatch, weighted, reduce, transpose):
     assert calls == {spgemm_kernels, sspmm_kernels}
     for ours, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-5 * float(jnp.abs(other).max()))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduce", "wide"),
+    [("float16", "mean", True), ("float16", "sum", False), ("bfloat16", "mean", False)],
+)
+def test_float16_means_divide_in_float32(monkeypatch, dtype, reduce, wide):
+    """Where a cotangent over a degree may be less than float16 has."""
+    monkeypatch.setattr(platform, "serves", lambda *_: True)
+    graph = skewed_graph(40, 400).with_windows()
+    x = jnp.ones((40, 64), dtype)
+
+    def loss(x):
+        return jnp.sum(maxk_spmm(graph, maxk(x, 8), reduce=reduce).astype(jnp.float32))
+
+    with config.use(maxk_engine="windows"):
+        text = jax.jit(jax.grad(loss)).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    (call,) = re.findall(r"@jaxgnn_maxk_sspmm_windows\(.*? -> \(tensor<40x8x(\w+)>", text)
+    assert (call == "f32") == wide
 
 
 @pytest.mark.gpu

@@ -82,7 +82,10 @@ def sspmm(
     if engine == "windows":
         by_windows = of(_by_windows_exactly)
         if not config.deterministic:
-            by_windows = functools.partial(_by_windows, mean)
+            # In float16 a divided cotangent may be 0: see `widened`.
+            inside = mean and y.dtype != jnp.float16
+            by_windows = functools.partial(_by_windows, inside)
+            by_windows = by_windows if inside else of(by_windows)
         kernel = on_cuda(functools.partial(_padded, by_windows), otherwise=gathered)
     elif engine == "dense":
         kernel = on_cuda(of(_reference), otherwise=gathered)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxgnn._core import ffi
+from jaxgnn._core import device, ffi
 from jaxgnn._core.derivative import with_derivative_of
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import sequential
@@ -19,6 +19,7 @@ from jaxgnn.ops._aggregation.kernels import REDUCE
 
 _GROUPED, _SOURCES = "jaxgnn_sage_layer", "jaxgnn_source_layers"
 _ROW_BYTES, _COLUMNS = 256, 128  # cuda/sampling/embedding.h
+_SMALL_ROW_BYTES = 128  # where a block has 99 KB of shared memory
 WARPGROUPS = True  # whether a Hopper runs its own kernels
 # Settings of `jax_default_matmul_precision` with which XLA multiplies float32 in TF32 on a GPU.
 _TF32 = (None, "default", "fastest", "tensorfloat32", "TF32_TF32_F32")
@@ -44,10 +45,11 @@ class LayerInputs(NamedTuple):
 def has_kernel(inputs: LayerInputs, activation: Callable[[Array], Array]) -> bool:
     """Whether a GPU's kernel takes it; float32 only where XLA, too, would multiply in TF32."""
     features = inputs.features
+    most = _SMALL_ROW_BYTES if device.has_small_blocks() else _ROW_BYTES
     return (
         activation is jax.nn.relu
         and _fits(features, inputs.own_matrix, inputs.around_matrix)
-        and _row_bytes(features) <= _ROW_BYTES
+        and _row_bytes(features) <= most
         and inputs.around.shape[1] == features.shape[1]
         and inputs.nodes.shape[0] > 0
     )
