@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks.harness import graphs, timing
+from benchmarks.harness import graphs, plan, timing
 from benchmarks.harness.jax_programs import call_seconds, program_bytes, pullback, repeat
 from benchmarks.harness.setting import Arrays, Setting
 from benchmarks.ours import models, scale
@@ -24,7 +24,8 @@ from jaxgnn import spmm
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.distributed import Partition, ShardedGraph, partition, shard
 from jaxgnn.distributed._choose_partition import choose_partition
-from jaxgnn.train import TrainConfig, plan
+from jaxgnn.train import TrainConfig
+from jaxgnn.train import plan as plan_devices
 
 # LLVM's part alone: the collectives stay what they are.
 _UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -168,20 +169,21 @@ class Steps:
     Args:
         folder: of the stored graph.
         windows: whether a step with MaxK is among them.
+        tiles: whether one over tiles is.
     """
 
-    def __init__(self, folder: Path, windows: bool):
+    def __init__(self, folder: Path, windows: bool, tiles: bool = False):
         stored = graphs.load(folder)
         with jax.default_device(jax.devices("cpu")[0]):
             # One graph for all steps: the order of the rows is ReLU's, the windows are MaxK's.
             self._host = stored.to_graph().with_row_schedule()
             self._windowed_host = self._host.with_windows() if windows else self._host
+            self._tiled_host = self._host.with_tiles() if tiles else self._host
+        hosts = self._host, self._windowed_host, self._tiled_host
         # An array that stands twice stays one.
-        own = {id(leaf): leaf for leaf in jax.tree.leaves(self._windowed_host)}
+        own = {id(leaf): leaf for leaf in jax.tree.leaves(hosts)}
         there = {key: jax.device_put(leaf, jax.devices()[0]) for key, leaf in own.items()}
-        self._graph, self._windowed = jax.tree.map(
-            lambda leaf: there[id(leaf)], (self._host, self._windowed_host)
-        )
+        self._graph, self._windowed, self._tiled = jax.tree.map(lambda leaf: there[id(leaf)], hosts)
         self.name, self.num_nodes, self.num_edges = (
             stored.facts["name"],
             stored.num_nodes,
@@ -215,7 +217,9 @@ class Steps:
         config = TrainConfig(self.name, model="sage", **options)
         windows = setting.k is not None
         partitions = [self._split(count, windows) for count in counts] if "rows" in layouts else []
-        plans = plan(config, counts, dataset=dataset, layouts=layouts, partitions=partitions)
+        plans = plan_devices(
+            config, counts, dataset=dataset, layouts=layouts, partitions=partitions
+        )
         return {f"{each.layout} {each.devices}": 1e3 * each.step_seconds for each in plans}
 
     def _partition(self, count: int, windows: bool) -> Partition:
@@ -231,17 +235,17 @@ class Steps:
                 continue
         raise RuntimeError(f"no partition into {count} parts")
 
-    def _shard(self, layout: str, count: int, windows: bool) -> ShardedGraph:
+    def _shard(self, layout: str, count: int, windows: bool, tiles: bool) -> ShardedGraph:
         """Over simulated devices; where overlap is chosen as the models need it."""
         mesh = scale.mesh_of(jax.devices("cpu")[:count])
         if layout == "features":
-            return shard(self._host, mesh, features=scale.AXIS)
+            return shard(self._tiled_host if tiles else self._host, mesh, features=scale.AXIS)
         graph = self._windowed_host if windows else self._host
         split = self._split(count, windows)
         return shard(graph, mesh, rows=scale.AXIS, partition=split).without_joint_graph()
 
-    def _device_parts(self, layout: str, count: int, windows: bool) -> list[Any]:
-        sharded, device = self._sharded(layout, count, windows), jax.devices()[0]
+    def _device_parts(self, layout: str, count: int, windows: bool, tiles: bool) -> list[Any]:
+        sharded, device = self._sharded(layout, count, windows, tiles), jax.devices()[0]
         if layout == "rows":
             return [scale.part_by_rows(sharded, part, device) for part in range(count)]
         whole = jax.tree.map(
@@ -267,13 +271,14 @@ class Steps:
         key = jax.random.key(0)
         x = features["x"].astype(jnp.dtype(setting.dtype))
         labels = features["labels"]
+        tiles = setting.impl == plan.ESTIMATED
         if layout == "one":
-            graph = self._graph if setting.k is None else self._windowed
+            graph = self._tiled if tiles else self._graph if setting.k is None else self._windowed
             mask = jnp.ones(self.num_nodes, bool)
             arguments = (graph, jnp.asarray(x), jnp.asarray(labels), mask, key)
             return Share(step.lower(state, *arguments).compile(), [arguments], state)
         windows = setting.k is not None
-        sharded = self._sharded(layout, count, windows)
+        sharded = self._sharded(layout, count, windows, tiles)
         # That of all devices is compiled for the CPU meanwhile, and never run.
         compiling = None
         if sent:
@@ -286,7 +291,7 @@ class Steps:
             )
             for values in (x, labels)
         ]
-        parts = self._parts(layout, count, windows)
+        parts = self._parts(layout, count, windows, tiles)
         arguments = [(part, *own, part.node_mask, key) for part in parts]
         itemsize = jnp.dtype(setting.dtype).itemsize
         aggregated = aggregated_widths(setting, widths)

@@ -4,7 +4,8 @@ With one device each part's share of the step is timed by itself, the exchange r
 work on buffers of the same shape; the predicted time is that of the slowest part and of the bytes
 that the compiled program of all devices sends, at the links' bandwidth, without what overlaps with
 the aggregation of owned edges, which is timed by itself. Where there are as many
-devices, the real step is timed, too (`measured_ms`).
+devices, the real step is timed, too (`measured_ms`). On a GPU steps with ReLU on one device and by
+features also run over a graph with tiles, which parts by rows have none of.
 """
 
 from __future__ import annotations
@@ -94,9 +95,16 @@ def entries_of(options: Options) -> list[Entry]:
         # By features MaxK raises.
         found = [layout for layout in layouts if k is None or layout == "rows"]
         places = [(_ONE, 1), *((layout, count) for count in counts for layout in found)]
-        places.append((_PLAN, max(counts)))
-        entries += [Entry(plan.OURS, layout, count, dtype, k) for layout, count in places if found]
-    return entries
+        impls = plan.DENSE_STEPS if k is None and options.device == "gpu" else (plan.OURS,)
+        if found:
+            entries += [
+                Entry(impl, layout, count, dtype, k)
+                for impl in impls
+                for layout, count in places
+                if impl == plan.OURS or layout != "rows"
+            ]
+            entries.append(Entry(impls[-1], _PLAN, max(counts), dtype, k))
+    return [entry for entry in entries if plan.wanted(entry.impl, options.only)]
 
 
 def set_baselines(workspace: Path, rows: list[Row]) -> None:
@@ -105,12 +113,15 @@ def set_baselines(workspace: Path, rows: list[Row]) -> None:
         if row["shape"]["layout"] == _ONE:
             continue
         file = _plan_file(workspace, row["dtype"], row["shape"].get("k"))
-        if file.exists():
+        # A run has tiles where it can.
+        tiled = any(other["impl"] == plan.ESTIMATED for other in rows)
+        expected = plan.ESTIMATED if tiled and row["shape"]["layout"] == "features" else plan.OURS
+        if file.exists() and row["impl"] == expected:
             planned = json.loads(file.read_text())
             row["planned_ms"] = planned[f"{row['shape']['layout']} {row['shape']['devices']}"]
             row["planned_by_predicted"] = round(row["planned_ms"] / row["predicted_ms"], 3)
         same = ("case", "dtype", "pass", "k")
-        if compare(row, rows, {"impl": plan.OURS, "layout": _ONE}, same):
+        if compare(row, rows, {"impl": row["impl"], "layout": _ONE}, same):
             one_ms = row["ratio"] * row["ms"]
             row["ratio"] = row["speed_up"] = round(one_ms / row["predicted_ms"], 3)
             row["share_of_even"] = round(row["ms"] * row["shape"]["devices"] / one_ms, 3)
@@ -127,7 +138,7 @@ def _plan_file(workspace: Path, dtype: str, k: int | None) -> Path:
 def describe(row: Row) -> str:
     """A row for people."""
     shape = row["shape"]
-    what = f"{row['case']} {row['dtype']} k={shape.get('k')}"
+    what = f"{row['case']} {row['impl']} {row['dtype']} k={shape.get('k')}"
     seconds = f" [{row['seconds_in_all']:.0f} s]"
     if shape["layout"] == _ONE:
         return f"{what}: {row['ms']:.2f} ms on one device{seconds}"
@@ -155,13 +166,14 @@ def make(task: dict[str, Any], threads: int) -> Callable[[dict[str, Any]], Job |
     from benchmarks.ours import scale_step
 
     windows = any(entry["k"] is not None for entry in task["entries"])
-    return functools.partial(_prepare, task, scale_step.Steps(Path(task["graph"]), windows))
+    tiles = any(entry["impl"] == plan.ESTIMATED for entry in task["entries"])
+    return functools.partial(_prepare, task, scale_step.Steps(Path(task["graph"]), windows, tiles))
 
 
 def _prepare(task: dict[str, Any], steps: Any, values: dict[str, Any]) -> Job | None:
     """The job of an entry; that of the plan leaves a file."""
     entry, sizes, workspace = Entry(**values), list(task["widths"]), Path(task["workspace"])
-    setting = Setting(plan.OURS, k=entry.k, dtype=entry.dtype, input_layer=entry.k is not None)
+    setting = Setting(entry.impl, k=entry.k, dtype=entry.dtype, input_layer=entry.k is not None)
     if setting.input_layer:  # as the published script has it: all convolutions are hidden wide
         sizes = [*sizes[:-1], *sizes[-3:-1], sizes[-1]]
     if entry.layout == _PLAN:

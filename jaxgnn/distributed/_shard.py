@@ -17,6 +17,10 @@ from jaxgnn.distributed._parts import Parts, split
 from jaxgnn.distributed._placement import own_parts, place, place_parts
 from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
 from jaxgnn.graph import Graph
+from jaxgnn.graph._tile_rule import estimate
+from jaxgnn.graph._tiles import Tiles, append_rows
+
+_FEATURES = 256  # for which layouts are compared
 
 
 def shard(
@@ -38,7 +42,8 @@ def shard(
     from, the *halo*: $h N F / P$ values for $h$ halo rows a node. With both, each part is on the
     devices along `features`, which share its columns, and the halo travels along `rows`. With
     neither, the mesh must have one axis, and the layout predicted to be faster is taken; with a
-    partition or `overlap` it is `rows`, which alone has them (`ShardedGraph.explain`).
+    partition or `overlap` it is `rows`, which alone has them (`ShardedGraph.explain`). Tiles
+    (`Graph.with_tiles`) serve the columns under `features`; parts by rows have none.
 
     Args:
         graph: a square graph, outside `jit`.
@@ -74,7 +79,7 @@ def shard(
         if overlap:
             raise ValueError("overlap: expected None or False with features, got True")
         places = _places(graph, mesh.shape[features])
-        own = _cost(mesh, None, features, places, graph.num_edges)
+        own = _cost(mesh, None, features, places, _gathered(graph, mesh.shape[features]))
         return _whole(graph, mesh, features, exchange_dtype, (own,))
     axis = rows
     if axis is None:
@@ -97,7 +102,7 @@ def shard(
     by_rows = part_cost(mesh, axis, features, parts)
     if rows is not None:
         return _split(graph, parts, mesh, axis, features, exchange_dtype, (by_rows,))
-    other = _cost(mesh, None, axis, _places(graph, count), graph.num_edges)
+    other = _cost(mesh, None, axis, _places(graph, count), _gathered(graph, count))
     for_rows = partition is not None or overlap
     if for_rows or by_rows.seconds(4, size) <= other.seconds(4, size):
         return _split(graph, parts, mesh, axis, None, exchange_dtype, (by_rows, other))
@@ -110,6 +115,14 @@ def part_cost(mesh: Mesh, rows: str, features: str | None, parts: Parts) -> Cost
     meanwhile = 0 if parts.kinds is None else parts.edges.owned
     places = parts.node_of_place.size
     return _cost(mesh, rows, features, places, edges, parts.pair_rows, meanwhile)
+
+
+def _gathered(graph: Graph, columns: int) -> int:
+    """Edges under `features`; fewer over tiles, by what they take of the rows' time."""
+    if graph.tiles is None:
+        return graph.num_edges
+    guess = estimate(graph.tiles, -(-_FEATURES // columns), np.float32)
+    return round(graph.num_edges * min(guess.tiles / guess.rows, 1.0))
 
 
 def _cost(
@@ -323,11 +336,11 @@ def _repeated_self_loops(graph: Graph) -> np.ndarray:
 def _with_places(graph: Graph, places: int) -> Graph:
     """The graph with isolated nodes up to this number, so that rows need no padding in a step.
 
-    The rows of edges, and so the bits of results, stay. Tiles and windows are of the graph's own
-    number of nodes: a graph with them is left as it is, and its rows are padded in each step.
+    The rows of edges, and so the bits of results, stay. Windows are of the graph's own number of
+    nodes: a graph with them is left as it is, and its rows are padded in each step.
     """
     more = places - graph.num_senders
-    if more == 0 or graph.tiles is not None or graph.windows is not None:
+    if more == 0 or graph.windows is not None:
         return graph
 
     def offsets(old: Any) -> np.ndarray:
@@ -338,17 +351,24 @@ def _with_places(graph: Graph, places: int) -> Graph:
         added = np.arange(graph.num_senders, places, dtype=np.int32)
         return None if old is None else np.append(np.asarray(old), added)
 
+    def tiled(old: Tiles | None) -> Tiles | None:
+        return None if old is None else append_rows(old, more)
+
     rows, row_schedule = offsets(graph.row_offsets), schedule(graph.row_schedule)
     transpose, transpose_schedule = rows, row_schedule
+    tiles = transpose_tiles = tiled(graph.tiles)
     if not graph.symmetric:
         transpose = offsets(graph.transpose_row_offsets)
         transpose_schedule = schedule(graph.transpose_row_schedule)
+        transpose_tiles = tiled(graph.transpose_tiles)
     return dataclasses.replace(
         graph,
         row_offsets=rows,
         transpose_row_offsets=transpose,
         row_schedule=row_schedule,
         transpose_row_schedule=transpose_schedule,
+        tiles=tiles,
+        transpose_tiles=transpose_tiles,
         self_loops=np.append(np.asarray(graph.self_loops), np.zeros(more, np.int32)),
         num_senders=places,
         num_receivers=places,

@@ -200,5 +200,23 @@ def lay_out(
     )
 
 
+def append_rows(tiles: Tiles, more: int) -> Tiles:
+    """The tiles with this number of rows without edges behind the others, on the host."""
+    old = tiles.rows.shape[0]
+    windows = -(-(old + more) // ROWS)
+
+    def offsets(values: Array, size: int) -> Int[np.ndarray, " _"]:
+        return np.pad(np.asarray(values), (0, size - values.shape[0]), mode="edge")
+
+    rest_offsets = offsets(tiles.rest_offsets, old + more + 1)
+    return dataclasses.replace(
+        tiles,
+        rows=np.append(np.asarray(tiles.rows), np.arange(old, old + more, dtype=np.int32)),
+        slot_offsets=offsets(tiles.slot_offsets, windows + 1),
+        rest_offsets=rest_offsets,
+        rest_chunks=chunk_rows(rest_offsets, tiles.rest_chunks.length),
+    )
+
+
 def _host(values: Array | np.ndarray) -> Int[np.ndarray, " _"]:
     return np.asarray(values).astype(np.int32, copy=False)

@@ -184,7 +184,8 @@ def plan(
                 f"partitions: expected the owners of {nodes} nodes, got {each.owner.size}"
             )
     limit = memory_limit() if limit is None else limit
-    task = make_task(config, dataset, choose_split(dataset, config.split))
+    # With tiles where a run has them: on one device, and by features.
+    task = make_task(config, dataset, choose_split(dataset, config.split), training=True)
     program, state = build(config, task)
     found = _program(program, state, task)
     rates = measure_rates(program, state, task, limit)

@@ -13,7 +13,7 @@ from jaxgnn.graph import Graph, _tile_rule
 from jaxgnn.graph._tiles import ROWS, Tiles
 from jaxgnn.ops._attention import cosine_tiles
 from jaxgnn.train.config import TrainConfig
-from jaxgnn.train.sharded import SUMS
+from jaxgnn.train.sharded import SUMS, devices_of
 
 # The least that `with_tiles` took on the host of the H200 for the graphs of the suite
 # `tensor_core` (16 threads, 2026-11-25), a direction. Not measured here: of two equal runs both
@@ -44,13 +44,15 @@ def tiled(graph: Graph, config: TrainConfig) -> Graph:
 
 def serves(config: TrainConfig) -> bool:
     """Whether a run's layers are sums or means of all edges, of dense rows and without weights, on
-    one device; or attention by cosines that takes tiles."""
+    one device or by features over several; or attention by cosines that takes tiles."""
     if config.edge_weights:  # weighted sums gain a few percent, in float32 alone
         return False
-    if config.activation == "maxk" or config.over_devices or config.num_neighbors or config.samples:
+    if config.activation == "maxk" or config.num_neighbors or config.samples:
+        return False
+    if config.over_devices and config.shard not in ("features", "auto"):  # parts have none
         return False
     if config.model == _ATTENTION:
-        return cosine_tiles.serves_heads(config.hidden, config.dtype)
+        return not config.over_devices and cosine_tiles.serves_heads(config.hidden, config.dtype)
     return config.model in SUMS
 
 
@@ -86,9 +88,11 @@ def gain(graph: Graph, config: TrainConfig) -> float:
 
 
 def estimate(tiles: Tiles, config: TrainConfig) -> _tile_rule.Estimate:
-    """What a layer's sums or attention take in one direction, at the hidden width."""
+    """What a layer's sums or attention take in one direction, at the hidden width, of which each
+    device has an equal share."""
     if config.model != _ATTENTION:
-        return _tile_rule.estimate(tiles, config.hidden, config.dtype)
+        columns = len(devices_of(config)) if config.over_devices else 1
+        return _tile_rule.estimate(tiles, -(-config.hidden // columns), config.dtype)
     # One head, whose edges go to the faster of two kernels by rows.
     shape = tiles.rows.shape[0], tiles.num_edges, 1, config.hidden
     taken = cosine_tiles.picoseconds(*shape, tiles)

@@ -140,6 +140,15 @@ def test_what_is_run():
         ("features", None),
         ("plan", None),
     ]
+    given = options.parse(["scale", "--device=gpu", "--activations", "relu", "--devices", "2"])
+    assert [(entry.impl, entry.layout) for entry in suite.entries_of(given)] == [
+        ("jaxgnn", "one"),
+        ("jaxgnn", "features"),
+        ("jaxgnn", "rows"),
+        ("jaxgnn tiles or rows", "one"),
+        ("jaxgnn tiles or rows", "features"),
+        ("jaxgnn tiles or rows", "plan"),
+    ]
     for wrong in (("--devices", "1"), ("--budget", "0")):
         with pytest.raises(SystemExit):
             options.parse(["scale", *wrong])

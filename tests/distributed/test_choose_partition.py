@@ -9,6 +9,7 @@ from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import benchmark_graph
 from jaxgnn.distributed import partition, shard
 from jaxgnn.distributed._choose_partition import choose_owners, choose_partition
+from jaxgnn.graph._tile_rule import estimate
 from jaxgnn.train import TrainConfig
 from jaxgnn.train.sharded import shard_graph
 
@@ -49,6 +50,20 @@ def test_whole_windows_where_parts_need_most_rows_anyway():
     sparse = benchmark_graph("arxiv", 0.05).to_graph()
     kept = choose_partition(sparse.with_windows(), 8).owner
     np.testing.assert_array_equal(kept, choose_partition(sparse, 8).owner)
+
+
+def test_tiles_count_where_columns_are_shared():
+    """By features an aggregation over them is predicted to be faster; parts by rows have none."""
+    graph = benchmark_graph("reddit", 0.02).to_graph()
+    tiled = graph.with_tiles()
+    mesh = jax.make_mesh((2,), ("x",), devices=jax.local_devices()[:2])
+    guess = estimate(tiled.tiles, 128, "float32")
+    assert guess.engine == "tiles"
+    by_rows, over_tiles = (shard(g, mesh, features="x") for g in (graph, tiled))
+    share = over_tiles.costs[0].gathered / by_rows.costs[0].gathered
+    assert share == pytest.approx(guess.tiles / guess.rows, abs=1e-4)
+    assert over_tiles.graph.tiles is not None and by_rows.graph.tiles is None
+    assert shard(tiled, mesh, rows="x").graph.tiles is None
 
 
 def test_methods_by_name():

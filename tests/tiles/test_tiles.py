@@ -22,6 +22,7 @@ from jaxgnn._core import device, platform
 from jaxgnn.data import DataError, load
 from jaxgnn.data.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tile_rule, _tiles
+from jaxgnn.graph._tiles import append_rows, lay_out
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support import oracle_tiles
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
@@ -78,6 +79,20 @@ def check(graph: Graph) -> Graph:
 def test_layout_of_small_graphs(graph, min_edges):
     """Empty graphs, repeated edges, self-loops, rectangular graphs."""
     check(graph.with_tiles(min_edges=min_edges))
+
+
+@given(graphs(max_nodes=70, max_edges=300), st.integers(1, 130))
+@examples(15)
+def test_rows_without_edges_are_appended(graph, more):
+    """As if the layout had been made of them."""
+    tiles = graph.with_tiles(order="numbered", min_edges=1).tiles
+    offsets = np.pad(graph.row_offsets, (0, more), mode="edge")
+    expected = lay_out(offsets, graph.senders, graph.num_senders, "numbered", None, 1)
+    found = append_rows(tiles, more)
+    for name, values in vars(expected).items():
+        if name != "rest_chunks":  # by the mean degree
+            np.testing.assert_array_equal(getattr(found, name), values)
+    np.testing.assert_array_equal(found.rest_chunks.table, tiles.rest_chunks.table)
 
 
 @pytest.mark.parametrize("order", ["numbered", "groups"])

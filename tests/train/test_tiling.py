@@ -63,6 +63,21 @@ def test_a_gpu_trains_over_tiles(monkeypatch):
     assert links.task.graph.tiles is None
 
 
+def test_devices_that_share_columns_train_over_tiles(monkeypatch):
+    """By features each has the whole graph, with a row for each place."""
+    graph = dense(NODES + 1)
+    data = dataset(graph)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    narrow = dataclasses.replace(PAYS, hidden=PAYS.hidden // 2)
+    for shard in ("features", "auto"):
+        config = dataclasses.replace(PAYS, devices="2", shard=shard)
+        own = make_task(config, data, data.split(0), training=True).graph.graph
+        assert own.num_senders == own.tiles.rows.shape[0] == NODES + 2
+        each = tiling.estimate(own.tiles, config)
+        assert each == tiling.estimate(own.tiles, narrow) != tiling.estimate(own.tiles, PAYS)
+    assert tiling.can_pay(graph, config) == tiling.can_pay(graph, narrow)
+
+
 def test_links_train_over_tiles(monkeypatch):
     rng = np.random.default_rng(0)
     senders, receivers = np.nonzero(rng.random((NODES, NODES)) < 0.5)
@@ -84,7 +99,8 @@ def test_links_train_over_tiles(monkeypatch):
         {"activation": "maxk"},
         {"num_neighbors": "5,5"},
         {"sample_size": 4},
-        {"devices": "all"},
+        {"devices": "2", "shard": "rows"},
+        {"devices": "8", "shard": "both"},
         {"dtype": "float64"},
         {"epochs": 1},  # not repaid
         {"hidden": 1},
