@@ -98,6 +98,9 @@ def _output(path: str | None) -> Iterator[FileIO | None]:
         yield None
         return
     is_new = not os.path.lexists(path)
+    # Devices and pipes have names of their own.
+    if (is_new or os.path.isfile(path)) and not path.endswith(".npy"):
+        raise UsageError(f"--output: expected a file name with .npy, got {printable(path)}")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     except (OSError, ValueError) as error:

@@ -18,9 +18,8 @@ EDGES = ("senders", "receivers")
 """The arrays of a portable program."""
 
 
-def padded(graph: Graph, num_nodes: int, num_edges: int) -> Graph:
-    """The graph with these counts, whose arrays have shapes and static fields that they alone
-    decide.
+def check_fits(graph: Graph, num_nodes: int, num_edges: int) -> None:
+    """That padding gives it these counts.
 
     Raises:
         DataError: it is rectangular, or too large.
@@ -37,6 +36,16 @@ def padded(graph: Graph, num_nodes: int, num_edges: int) -> Graph:
             f"graph: expected fewer than {num_nodes:,} nodes, or {num_edges:,} edges, since "
             f"padding edges run between padding nodes; got {graph.num_edges:,} edges"
         )
+
+
+def padded(graph: Graph, num_nodes: int, num_edges: int) -> Graph:
+    """The graph with these counts, whose arrays have shapes and static fields that they alone
+    decide.
+
+    Raises:
+        DataError: as `check_fits`.
+    """
+    check_fits(graph, num_nodes, num_edges)
     whole = batch.pad(graph, num_nodes=num_nodes, num_edges=num_edges).graph
     # What depends on the graph's values would make a program of its own.
     return dataclasses.replace(whole.drop_edge_permutation(), symmetric=False)

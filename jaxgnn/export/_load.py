@@ -23,6 +23,7 @@ from jaxgnn.export._manifest import (
     PROGRAM,
     WEIGHTS,
     Manifest,
+    path_of,
     read_manifest,
 )
 from jaxgnn.export._models import ExportedGraphModel, ExportedLinkModel, ExportedModel
@@ -47,8 +48,9 @@ def load(directory: str | os.PathLike[str]) -> ExportedModel:
     Raises:
         DataError: no exported model, a damaged one, one of another version or for another platform,
             kernels that this installation lacks, or a model of links or of many graphs.
+        TypeError: `directory` is no path.
     """
-    directory = Path(directory)
+    directory = path_of(directory)
     manifest = _manifest(directory, "nodes")
     return ExportedModel(manifest, *_encoder(directory, manifest))
 
@@ -61,8 +63,9 @@ def load_graphs(directory: str | os.PathLike[str]) -> ExportedGraphModel:
 
     Raises:
         DataError: as `load`, or a model of nodes or of links.
+        TypeError: `directory` is no path.
     """
-    directory = Path(directory)
+    directory = path_of(directory)
     manifest = _manifest(directory, "graphs")
     return ExportedGraphModel(manifest, *_encoder(directory, manifest))
 
@@ -75,8 +78,9 @@ def load_links(directory: str | os.PathLike[str]) -> ExportedLinkModel:
 
     Raises:
         DataError: as `load`, or a model of nodes or of many graphs.
+        TypeError: `directory` is no path.
     """
-    directory = Path(directory)
+    directory = path_of(directory)
     manifest = _manifest(directory, "links")
     encoder = ExportedModel(manifest, *_encoder(directory, manifest))
     program, weights = _program(directory, manifest, DECODER, DECODER_WEIGHTS, set())
@@ -174,11 +178,10 @@ def _check_types(
 ) -> None:
     """That the program takes what the manifest says and the files hold."""
     graph = Graph.from_edges(np.zeros(1, int), np.zeros(1, int), num_nodes=1)
-    rows = manifest.num_nodes
-    if manifest.num_graphs:
+    rows = manifest.num_graphs + 1 if manifest.num_graphs else manifest.num_nodes
+    if manifest.num_graphs or manifest.has_membership:
         union = _unions.padded_union(disjoint_union([graph]), 1, 1, 1)
         names = _unions.names_and_arrays(union, manifest.portable)[0]
-        rows = manifest.num_graphs + 1
     else:
         names = _flat.names_and_arrays(_flat.padded(graph, 1, 1), manifest.portable)[0]
     if manifest.arrays != names:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
 
 FILE = "manifest.json"
+TEMPORARY = f"{FILE}.tmp"
 PROGRAM = "program.bin"
 WEIGHTS = "variables.npz"
 DECODER = "decoder.bin"
@@ -80,19 +81,35 @@ class Manifest:
         return "links" if self.links else "graphs" if self.num_graphs else "nodes"
 
     @property
+    def has_membership(self) -> bool:
+        """Whether it takes a union of graphs, or a graph and its padding as the union of both."""
+        return any(name.startswith(("graph_ids", "membership")) for name in self.arrays)
+
+    @property
     def files(self) -> set[str]:
         """The names of the other files."""
         return {PROGRAM, WEIGHTS} | ({DECODER, DECODER_WEIGHTS} if self.links else set())
 
     def write(self, directory: Path) -> None:
         """Writes the file last of all, whole or not at all."""
-        temporary = directory / f"{FILE}.tmp"
+        temporary = directory / TEMPORARY
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(dataclasses.asdict(self), file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(directory / FILE)
+
+
+def path_of(directory: str | os.PathLike[str]) -> Path:
+    """The argument `directory` as a path.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(directory, str | os.PathLike):
+        raise TypeError(f"directory: expected a path, got {type(directory).__name__}")
+    return Path(directory)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -145,7 +162,7 @@ def _checked(value: Any) -> Manifest:
         if value[name] is not None:
             value[name] = _names(value[name], name)
             known = len(value[name]) == value[count]
-            _expect(known, name, f"{value[count]} names", value[name])
+            _expect(known, name, f"{value[count]} names", len(value[name]))
     platforms = value["platforms"]
     known = len(platforms) > 0 and set(platforms) <= set(PLATFORMS)
     _expect(known, "platforms", f"some of {', '.join(PLATFORMS)}", platforms)

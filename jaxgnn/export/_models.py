@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,12 @@ from jax import export
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data.checks import check_ends
 from jaxgnn.data.limits import DataError, quote
 from jaxgnn.export import _unions
-from jaxgnn.export._flat import names_and_arrays, padded
+from jaxgnn.export._flat import check_fits, names_and_arrays, padded
 from jaxgnn.export._manifest import Manifest
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.graph.batch import GraphBatch, disjoint_union
@@ -62,7 +63,7 @@ class ExportedModel(_Exported[Graph]):
         Raises:
             DataError: a graph that is too large or rectangular, or features or weights of another
                 shape.
-            TypeError: a graph that is traced.
+            TypeError: a graph that is traced, or features or weights that are not real numbers.
         """
         graph_argument(graph)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(graph)):
@@ -71,24 +72,31 @@ class ExportedModel(_Exported[Graph]):
                 "it, or call the exported model outside of jax.jit"
             )
         expected = self.manifest
-        shape = np.shape(x)
-        if len(shape) != 2 or shape != (graph.num_receivers, expected.num_features):
+        x = _real(x, "x")
+        if x.shape != (graph.num_receivers, expected.num_features):
             raise DataError(
                 f"x: expected the shape [{graph.num_receivers}, {expected.num_features}], got "
-                f"{list(shape)}"
+                f"{list(x.shape)}"
             )
         of_edges = self._edge_weights(graph, weights)
         arrays = self._flat.get(graph)
         if arrays is None:
-            whole = padded(graph, expected.num_nodes, expected.num_edges)
-            arrays = names_and_arrays(whole, expected.portable)[1]
-            self._flat[graph] = arrays
+            arrays = self._flat[graph] = self._arrays(graph)
         features = jnp.asarray(x, expected.dtype)
         missing = expected.num_nodes - graph.num_receivers
         if missing:
             features = jnp.pad(features, ((0, missing), (0, 0)))
         out = self._call(self._weights, arrays, features, *of_edges)
         return out[: graph.num_receivers] if missing else out
+
+    def _arrays(self, graph: Graph) -> list[Array]:
+        expected = self.manifest
+        sizes = expected.num_nodes, expected.num_edges
+        if not expected.has_membership:
+            return names_and_arrays(padded(graph, *sizes), expected.portable)[1]
+        check_fits(graph, *sizes)
+        union = _unions.padded_union(disjoint_union([graph]), *sizes, 1)
+        return _unions.names_and_arrays(union, expected.portable)[1]
 
     def _edge_weights(self, graph: Graph, weights: ArrayLike | None) -> list[Array]:
         """The program's argument of that kind, if it has one."""
@@ -99,9 +107,10 @@ class ExportedModel(_Exported[Graph]):
             return []
         if weights is None:
             raise DataError("weights: expected a weight of each edge, got None")
-        shape = np.shape(weights)
-        if shape != (graph.num_edges,):
-            raise DataError(f"weights: expected the shape [{graph.num_edges}], got {list(shape)}")
+        weights = _real(weights, "weights")
+        if weights.shape != (graph.num_edges,):
+            got = list(weights.shape)
+            raise DataError(f"weights: expected the shape [{graph.num_edges}], got {got}")
         values = jnp.asarray(weights, accumulation_dtype(expected.dtype))
         # Padding edges come last, as their receivers do.
         return [jnp.pad(values, (0, max(expected.num_edges - graph.num_edges, 0)))]
@@ -126,6 +135,7 @@ class ExportedLinkModel:
         self.manifest = encoder.manifest
         self._encoder, self._weights = encoder, weights
         self._decode = jax.jit(decoder.call)
+        self._dtype = decoder.in_avals[-3].dtype  # of the nodes: senders and receivers are last
 
     def encode(
         self, graph: Graph, x: Float[ArrayLike, "nodes features"] | None = None
@@ -139,6 +149,7 @@ class ExportedLinkModel:
 
         Raises:
             DataError: another graph, or features of another shape.
+            TypeError: as of `ExportedModel`.
         """
         graph_argument(graph)
         expected, nodes = self.manifest, graph.num_receivers
@@ -157,7 +168,7 @@ class ExportedLinkModel:
 
     def score(
         self,
-        nodes: Float[Array, "nodes width"],
+        nodes: Float[ArrayLike, "nodes width"],
         senders: Int[ArrayLike, " pairs"],
         receivers: Int[ArrayLike, " pairs"],
     ) -> Float[Array, " pairs"]:
@@ -168,10 +179,17 @@ class ExportedLinkModel:
             senders, receivers: the ends of each pair.
 
         Raises:
-            DataError: ends that are no nodes, or of two lengths.
+            DataError: ends that are no nodes, or of two lengths, or nodes of another width.
+            TypeError: nodes that are not real numbers, or ends that are no array.
         """
-        ends = np.asarray(senders), np.asarray(receivers)
+        nodes = _real(nodes, "nodes")
+        width = self.manifest.num_classes
+        if nodes.ndim != 2 or nodes.shape[1] != width:
+            got = list(nodes.shape)
+            raise DataError(f"nodes: expected the shape [nodes, {width}], got {got}")
+        ends = _ends(senders, "senders"), _ends(receivers, "receivers")
         check_ends(*ends, nodes.shape[0])
+        nodes = jnp.asarray(nodes, self._dtype)
         if not ends[0].size:
             return jnp.zeros(0, nodes.dtype)
         return self._decode(self._weights, nodes, *(ids.astype(np.int32) for ids in ends))
@@ -203,7 +221,7 @@ class ExportedGraphModel(_Exported[GraphBatch]):
 
     def __call__(
         self,
-        graphs: GraphBatch | Sequence[Graph],
+        graphs: GraphBatch | Iterable[Graph],
         x: Float[ArrayLike, "nodes features"] | None = None,
         edge_features: Float[ArrayLike, "edges edge_features"] | None = None,
     ) -> Float[np.ndarray, "graphs outputs"]:
@@ -223,13 +241,15 @@ class ExportedGraphModel(_Exported[GraphBatch]):
 
         Raises:
             DataError: graphs that are too large or rectangular, or features of another shape.
-            TypeError: one graph.
+            TypeError: one graph or no graphs, or features that are not real numbers.
         """
-        if isinstance(graphs, Graph):
-            raise TypeError("graphs: expected a GraphBatch or a sequence of graphs, got one Graph")
+        if isinstance(graphs, Graph) or not isinstance(graphs, GraphBatch | Iterable):
+            got = "one Graph" if isinstance(graphs, Graph) else type(graphs).__name__
+            raise TypeError(f"graphs: expected a GraphBatch or a sequence of graphs, got {got}")
         if isinstance(graphs, GraphBatch):
             nodes, edges = graphs.graph.num_receivers, graphs.graph.num_edges
         else:
+            graphs = list(graphs)
             for i, graph in enumerate(graphs):
                 if not isinstance(graph, Graph) or not graph.is_square:
                     raise DataError(f"graphs[{i}]: expected a square graph, got {quote(graph)}")
@@ -289,7 +309,35 @@ def _rows(values: ArrayLike | None, count: int, width: int, name: str, of: str) 
         return np.zeros((count, 0), np.float32)
     if values is None:
         raise DataError(f"{name}: expected {width} features a {of}, got None")
-    rows = np.asarray(values)
+    rows = np.asarray(_real(values, name))
     if rows.shape != (count, width):
         raise DataError(f"{name}: expected the shape [{count}, {width}], got {list(rows.shape)}")
     return rows
+
+
+def _real(values: Any, name: str) -> Array | np.ndarray:
+    """`values` as an array of real numbers, where it is: on the device or the host."""
+    array = _array(values, name, "real numbers")
+    if array.dtype != np.bool_ and not any(
+        jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)
+    ):
+        got = "None" if values is None else array.dtype
+        raise TypeError(f"{name}: expected an array of real numbers, got {got}")
+    return array
+
+
+def _ends(values: Any, name: str) -> np.ndarray:
+    """The ends of pairs on the host; an empty list has no dtype of its own."""
+    ids = np.asarray(_array(values, name, "integers"))
+    return ids if ids.size else ids.astype(np.int32)
+
+
+def _array(values: Any, name: str, of: str) -> Array | np.ndarray:
+    values = unwrap(values)
+    if isinstance(values, jax.Array):
+        return values
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):  # rows of several lengths
+        got = type(values).__name__
+        raise TypeError(f"{name}: expected an array of {of}, got {got}") from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from jax.typing import DTypeLike
 
 from jaxgnn import config
 from jaxgnn._core import checks, ffi
@@ -26,8 +28,10 @@ from jaxgnn.export._manifest import (
     FORMAT,
     PLATFORMS,
     PROGRAM,
+    TEMPORARY,
     WEIGHTS,
     Manifest,
+    path_of,
 )
 from jaxgnn.graph import Graph
 from jaxgnn.graph.batch import disjoint_union
@@ -48,7 +52,7 @@ def save(
     num_graphs: int | None = None,
     num_edge_features: int = 0,
     edge_weights: bool = False,
-    dtype: str = "float32",
+    dtype: DTypeLike = "float32",
     platforms: Sequence[str] = ("cpu",),
     portable: bool = False,
     multilabel: bool = False,
@@ -60,7 +64,10 @@ def save(
     """Writes a model for graphs of one size, so that it runs without the code that built it.
 
     Smaller graphs are padded when it is called; where they have fewer edges, they need at least one
-    node fewer, for the padding edges to run between padding nodes.
+    node fewer, for the padding edges to run between padding nodes. `GraphNorm` leaves padding nodes
+    out as the `norm` of a model of `jaxgnn.nn`; elsewhere it is refused without `num_graphs`, and
+    so is `DynamicEdgeConv`. A module of your own that reads all nodes at once, such as their mean,
+    needs `num_graphs` too, since padding nodes count.
 
     Args:
         model: called as `model(graph, features)`, with `edge_weights` as
@@ -93,21 +100,42 @@ def save(
         this machine has none for a platform, the program has the reference there.
 
     Raises:
-        DataError: an argument out of range, a directory that is not empty, or no `flatbuffers`.
+        DataError: an argument out of range, a directory that is not empty, no `flatbuffers`, a
+            model whose result would change with padding nodes, or one without a row of outputs for
+            each node, of a union for each graph.
+        TypeError: an argument of another type.
         OSError: it cannot be written.
     """
-    directory = Path(directory)
+    directory = path_of(directory)
+    _check_module(model, "model")
+    if decoder is not None:
+        _check_module(decoder, "decoder")
     fewest = int(decoder is None and num_graphs is None)
-    _check(num_nodes, num_edges, num_features, dtype, platforms, fewest)
+    num_nodes = _integer(num_nodes, "num_nodes", 1)
+    num_edges = _integer(num_edges, "num_edges", 0)
+    num_features = _integer(num_features, "num_features", fewest)
+    num_edge_features = _integer(num_edge_features, "num_edge_features", 0, 2**31 - 2)
+    if num_graphs is not None:
+        num_graphs = _integer(num_graphs, "num_graphs", 1, 2**31 - 2)
+    dtype = checks.floating_dtype(dtype, "dtype").name
+    _check_platforms(platforms, dtype)
     _check_graphs(num_graphs, num_edge_features, decoder)
+    portable, multilabel = _boolean(portable, "portable"), _boolean(multilabel, "multilabel")
+    edge_weights = _boolean(edge_weights, "edge_weights")
     _check_edge_weights(edge_weights, num_graphs, decoder)
-    _check_features(normalized_features, feature_names, num_features)
+    normalized_features = _boolean(normalized_features, "normalized_features")
+    class_names = _names(class_names, "class_names")
+    feature_names = _names(feature_names, "feature_names")
+    _check_count(feature_names, "feature_names", num_features)
+    masked = num_graphs is None and _normalizes_graphs(model)
     _check_vacant(directory)
     from flax import nnx  # `load` does without
 
     import jaxgnn
 
-    names, arrays, whole_of = _layout(num_nodes, num_edges, num_graphs, portable)
+    # One graph, and the padding as another.
+    graphs = 1 if masked else num_graphs
+    names, arrays, whole_of = _layout(num_nodes, num_edges, graphs, portable)
     definition, state = nnx.split(model)
     weights, rebuild = _flat_weights(state)
 
@@ -123,11 +151,18 @@ def save(
     if edge_weights:
         features.append(jax.ShapeDtypeStruct((num_edges,), accumulation_dtype(dtype)))
     targets = {name for platform in PLATFORMS for name in _targets(platform)}
-    checks = [export.DisabledSafetyCheck.custom_call(name) for name in sorted(targets)]
+    allowed = [export.DisabledSafetyCheck.custom_call(name) for name in sorted(targets)]
     with config.use(impl="jax" if portable else config.impl):
         made = export.export(
-            jax.jit(program), platforms=list(platforms), disabled_checks=() if portable else checks
+            jax.jit(program), platforms=list(platforms), disabled_checks=() if portable else allowed
         )(weights, arrays, *features)
+    shapes = [list(aval.shape) for aval in made.out_avals]
+    rows = num_nodes if num_graphs is None else num_graphs + 1
+    if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][0] != rows or not shapes[0][1]:
+        got = ", ".join(map(str, shapes)) or "none"
+        raise DataError(f"model: expected outputs of the shape [{rows}, classes], got {got}")
+    num_classes = shapes[0][1]
+    _check_count(class_names, "class_names", num_classes)
     calls = custom_calls(made)
     manifest = Manifest(
         format=FORMAT,
@@ -141,13 +176,13 @@ def save(
         num_graphs=num_graphs or 0,
         num_features=num_features,
         normalized_features=normalized_features,
-        feature_names=None if feature_names is None else tuple(map(str, feature_names)),
+        feature_names=feature_names,
         num_edge_features=num_edge_features,
         edge_weights=edge_weights,
-        num_classes=made.out_avals[0].shape[-1],
+        num_classes=num_classes,
         dtype=dtype,
         multilabel=multilabel,
-        class_names=None if class_names is None else tuple(map(str, class_names)),
+        class_names=class_names,
         arrays=names,
         links=decoder is not None,
         sha256={},
@@ -218,67 +253,89 @@ def _targets(platform: str) -> set[str]:
     return {name for name in ffi.targets[platform] if serves(platform, name)}
 
 
-def _check(
-    num_nodes: int,
-    num_edges: int,
-    num_features: int,
-    dtype: str,
-    platforms: Sequence[str],
-    fewest_features: int,
-) -> None:
-    for name, value, least in (
-        ("num_nodes", num_nodes, 1),
-        ("num_edges", num_edges, 0),
-        ("num_features", num_features, fewest_features),
-    ):
-        if not least <= value < 2**31:
-            raise DataError(f"{name}: expected an integer from {least} to 2**31 - 1, got {value}")
-    checks.floating_dtype(dtype, "dtype")
-    if isinstance(platforms, str):
+def _check_module(value: Any, name: str) -> None:
+    from flax import nnx
+
+    if not isinstance(value, nnx.Module):
+        raise TypeError(f"{name}: expected an nnx.Module, got {type(value).__name__}")
+
+
+def _integer(value: Any, name: str, least: int, most: int = 2**31 - 1) -> int:
+    try:
+        return checks.integer(value, name, least, most)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+
+
+def _boolean(value: Any, name: str) -> bool:
+    try:
+        return checks.boolean(value, name)
+    except TypeError as error:
+        raise DataError(str(error)) from None
+
+
+def _names(value: Any, name: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise DataError(f"{name}: expected a sequence of names, got {value!r}")
+    return tuple(map(str, value))
+
+
+def _check_count(names: Sequence[str] | None, name: str, count: int) -> None:
+    if names is not None and len(names) != count:
+        raise DataError(f"{name}: expected {count} names, got {len(names)}")
+
+
+def _normalizes_graphs(model: nnx.Module) -> bool:
+    """Whether it is to take a graph and its padding as two graphs, for its `GraphNorm`s.
+
+    Raises:
+        DataError: padding nodes would change its result.
+    """
+    from flax import nnx
+
+    from jaxgnn.nn import GNN, DynamicEdgeConv, GraphNorm
+
+    own = list(model.norms or ()) if isinstance(model, GNN) else []
+    normalizes = False
+    for _, module in nnx.iter_graph(model):
+        if not isinstance(module, GraphNorm | DynamicEdgeConv):
+            continue
+        if not any(module is norm for norm in own):
+            kind = type(module).__name__
+            raise DataError(
+                f"model: expected no {kind}, for which padding nodes count, without num_graphs; "
+                f"got {type(model).__name__}"
+            )
+        normalizes = True
+    return normalizes
+
+
+def _check_platforms(platforms: Any, dtype: str) -> None:
+    if isinstance(platforms, str) or not isinstance(platforms, Sequence):
         raise DataError(f"platforms: expected a sequence such as ('cpu',), got {platforms!r}")
-    if (
-        not platforms
-        or not set(platforms) <= set(PLATFORMS)
-        or len(set(platforms)) < len(platforms)
-    ):
-        raise DataError(
-            f"platforms: expected some of {', '.join(PLATFORMS)}, got {', '.join(platforms) or '-'}"
-        )
+    known = all(isinstance(name, str) and name in PLATFORMS for name in platforms)
+    if not platforms or not known or len(set(platforms)) < len(platforms):
+        got = ", ".join(map(str, platforms)) or "-"
+        raise DataError(f"platforms: expected some of {', '.join(PLATFORMS)}, got {got}")
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise DataError("dtype: float64 needs jax.config.update('jax_enable_x64', True)")
 
 
 def _check_graphs(num_graphs: int | None, num_edge_features: int, decoder: Any) -> None:
-    if num_graphs is None:
-        if num_edge_features:
-            raise DataError(
-                f"num_edge_features: expected num_graphs with it, got {num_edge_features} alone"
-            )
-        return
-    for name, value, least in (
-        ("num_graphs", num_graphs, 1),
-        ("num_edge_features", num_edge_features, 0),
-    ):
-        if not least <= value < 2**31 - 1:
-            raise DataError(f"{name}: expected an integer from {least} to 2**31 - 2, got {value}")
-    if decoder is not None:
+    if num_graphs is None and num_edge_features:
+        raise DataError(
+            f"num_edge_features: expected num_graphs with it, got {num_edge_features} alone"
+        )
+    if num_graphs is not None and decoder is not None:
         raise DataError(f"decoder: expected none with num_graphs, got {type(decoder).__name__}")
 
 
 def _check_edge_weights(edge_weights: bool, num_graphs: int | None, decoder: Any) -> None:
-    if type(edge_weights) is not bool:
-        raise DataError(f"edge_weights: expected True or False, got {edge_weights!r}")
     if edge_weights and (num_graphs is not None or decoder is not None):
         other = "decoder" if num_graphs is None else "num_graphs"
         raise DataError(f"edge_weights: expected False with {other}, got True")
-
-
-def _check_features(normalized: bool, names: Sequence[str] | None, num_features: int) -> None:
-    if type(normalized) is not bool:
-        raise DataError(f"normalized_features: expected True or False, got {normalized!r}")
-    if names is not None and (isinstance(names, str) or len(names) != num_features):
-        got = repr(names) if isinstance(names, str) else len(names)
-        raise DataError(f"feature_names: expected {num_features} names, got {got}")
 
 
 def _check_vacant(directory: Path) -> None:
@@ -325,14 +382,21 @@ def _serialized(made: export.Exported) -> bytes:
 
 
 def _write(directory: Path, manifest: Manifest, files: dict[str, Any]) -> None:
-    """The manifest comes last: a directory without one is no exported model."""
-    for name, content in files.items():
-        if isinstance(content, bytes):
-            (directory / name).write_bytes(content)
-        else:
-            arrays: dict[str, Any] = {key: np.asarray(array) for key, array in content.items()}
-            with (directory / name).open("wb") as file:
-                np.savez(file, **arrays)
-        with (directory / name).open("rb") as file:
-            manifest.sha256[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    manifest.write(directory)
+    """The manifest comes last: a directory without one is no exported model. All or nothing is
+    left, since a directory that is not empty is refused."""
+    try:
+        for name, content in files.items():
+            if isinstance(content, bytes):
+                (directory / name).write_bytes(content)
+            else:
+                arrays: dict[str, Any] = {key: np.asarray(array) for key, array in content.items()}
+                with (directory / name).open("wb") as file:
+                    np.savez(file, **arrays)
+            with (directory / name).open("rb") as file:
+                manifest.sha256[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        manifest.write(directory)
+    except BaseException:
+        for name in (*files, TEMPORARY):
+            with contextlib.suppress(OSError):
+                (directory / name).unlink()
+        raise

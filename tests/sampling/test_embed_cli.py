@@ -229,6 +229,11 @@ def test_a_wrong_embedding_is_refused(files):
         (["graph.mtx", "--bogus", "3"], "--bogus"),
         (["graph.mtx", "--features-on", "disk"], "--features-on"),
         (["graph.mtx", "--checkpoint", "run"], "--checkpoint: expected --features with it, got"),
+        (["graph.mtx", "--output", "emb.csv"], "--output: expected a file name with .npy, got emb"),
+        (
+            ["graph.mtx", "--output", "data.bin"],
+            "--output: expected a file name with .npy, got dat",
+        ),
         (["graph.mtx", "--features", "none.npy"], "none.npy: cannot be read: No such file"),
         (["fifo.mtx"], "fifo.mtx: cannot be read: expected a regular file, got a FIFO"),
         (["graph.mtx", "--features", "fifo.npy"], "expected a regular file, got a FIFO"),

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn import Graph, batch, export
+from jaxgnn import Graph, batch, export, readout
 from jaxgnn._core.platform import of_device
 from jaxgnn.data import DataError, normalize_features
-from jaxgnn.nn import MLPDecoder
+from jaxgnn.nn import GCN, DotDecoder, DynamicEdgeConv, GraphNorm, MLPDecoder
 from jaxgnn.train import (
     GraphSetDescription,
     LinkDescription,
@@ -143,7 +143,7 @@ def test_what_does_not_fit(written):
         ({"edge_weights": 1}, DataError, "edge_weights: expected True or False, got 1"),
         ({"normalized_features": None}, DataError, "normalized_features: expected True or False"),
         ({"feature_names": ["a"]}, DataError, "feature_names: expected 5 names, got 1"),
-        ({"feature_names": "abcde"}, DataError, "feature_names: expected 5 names, got 'abcde'"),
+        ({"feature_names": "abcde"}, DataError, "feature_names: expected a sequence of names"),
         (
             {"edge_weights": True, "num_graphs": 2},
             DataError,
@@ -152,6 +152,167 @@ def test_what_does_not_fit(written):
     ):
         with pytest.raises(error, match=message):
             export.save(a_model(model="sage"), written.parent / "other", **(COUNTS | options))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("portable", [False, True])
+def test_graph_norm_leaves_the_padding_out(tmp_path, portable):
+    model = GCN(FEATURES, 8, 3, num_layers=2, norm="graph", rngs=nnx.Rngs(0))
+    manifest = export.save(model, tmp_path, portable=portable, edge_weights=True, **COUNTS)
+    assert ("graph_ids" in manifest.arrays) == portable
+    loaded = export.load(tmp_path)
+    for graph in (a_graph(), a_graph(30, 1200), Graph.from_edges([], [], num_nodes=2)):
+        x = np.random.default_rng(1).normal(size=(graph.num_nodes, FEATURES)).astype(np.float32)
+        weights = np.linspace(0, 1, graph.num_edges, dtype=np.float32)
+        expected = model(graph, jnp.asarray(x), jnp.asarray(weights))
+        np.testing.assert_allclose(loaded(graph, x, weights), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(DataError, match="graph: expected at most 40 nodes and 1,500 edges, got 41"):
+        loaded(a_graph(NODES + 1), np.zeros((NODES + 1, FEATURES)), weights=np.zeros(EDGES))
+
+
+class Wrapped(nnx.Module):
+    """A model that hands its graph to another module."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __call__(self, graph, x):
+        return self.module(x)
+
+
+@pytest.mark.parametrize(
+    "module", [GraphNorm(FEATURES), DynamicEdgeConv(5, 3, 2, rngs=nnx.Rngs(0))]
+)
+def test_modules_that_would_count_padding_nodes_are_refused(tmp_path, module):
+    kind = type(module).__name__
+    with pytest.raises(
+        DataError, match=f"model: expected no {kind}, for which padding nodes count"
+    ):
+        export.save(Wrapped(module), tmp_path, **COUNTS)
+
+
+def test_numbers_and_dtypes_of_numpy(tmp_path):
+    options = {name: np.int64(COUNTS[name]) for name in ("num_nodes", "num_edges", "num_features")}
+    options |= {
+        "dtype": jnp.float16,
+        "portable": np.True_,
+        "class_names": np.array(["a", "b", "c"]),
+    }
+    export.save(a_model(model="sage"), tmp_path, **(COUNTS | options))
+    found = export.load(tmp_path).manifest
+    assert (found.num_nodes, found.dtype, found.portable) == (NODES, "float16", True)
+    assert found.class_names == ("a", "b", "c")
+
+
+def test_files_of_a_write_that_failed_are_removed(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr("os.fsync", fail)
+        export.save(a_model(model="mlp"), tmp_path, **COUNTS)
+    assert not list(tmp_path.iterdir())
+
+
+class Sum(nnx.Module):
+    """Without a row of outputs for each node."""
+
+    def __call__(self, graph, x):
+        return x.sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_nodes": "9"}, "num_nodes: expected an integer, got str"),
+        ({"num_edges": None}, "num_edges: expected an integer, got NoneType"),
+        ({"num_features": 0}, "num_features: expected an integer from 1 to 2147483647, got 0"),
+        ({"num_graphs": "a"}, "num_graphs: expected an integer, got str"),
+        ({"num_edge_features": "a"}, "num_edge_features: expected an integer, got str"),
+        ({"platforms": None}, "platforms: expected a sequence such as .*, got None"),
+        ({"platforms": 5}, "platforms: expected a sequence such as .*, got 5"),
+        ({"platforms": [1]}, "platforms: expected some of cpu, cuda, got 1"),
+        ({"portable": "no"}, "portable: expected True or False, got 'no'"),
+        ({"multilabel": "no"}, "multilabel: expected True or False, got 'no'"),
+        ({"class_names": 5}, "class_names: expected a sequence of names, got 5"),
+        ({"class_names": "abc"}, "class_names: expected a sequence of names, got 'abc'"),
+        ({"class_names": ["a"]}, "class_names: expected 3 names, got 1"),
+        ({"feature_names": 5}, "feature_names: expected a sequence of names, got 5"),
+        ({"model": 3}, "model: expected an nnx.Module, got int"),
+        ({"model": None}, "model: expected an nnx.Module, got NoneType"),
+        ({"model": Sum()}, r"model: expected outputs of the shape \[40, classes\], got \[\]"),
+        ({"decoder": 3}, "decoder: expected an nnx.Module, got int"),
+        ({"directory": 3}, "directory: expected a path, got int"),
+    ],
+)
+def test_errors_of_save_name_the_argument(tmp_path, options, message):
+    given = {"model": a_model(model="mlp"), "directory": tmp_path / "a"} | COUNTS | options
+    with pytest.raises((DataError, TypeError), match=message):
+        export.save(**given)
+    assert not (tmp_path / "a").exists() or not list((tmp_path / "a").iterdir())
+
+
+@pytest.mark.parametrize("load", [export.load, export.load_links, export.load_graphs])
+def test_errors_of_a_directory_that_is_no_path(load):
+    with pytest.raises(TypeError, match="directory: expected a path, got int"):
+        load(3)
+
+
+def test_errors_of_arrays_that_are_not_of_real_numbers(written):
+    loaded, graph = export.load(written), a_graph()
+    x = np.zeros((NODES, FEATURES), np.float32)
+    for wrong, got in (
+        (x + 1j, "complex64"),
+        (x.astype(str), "<U"),
+        ([[1, 2], [3]], "list"),
+        (None, "None"),
+    ):
+        with pytest.raises(TypeError, match=f"x: expected an array of real numbers, got {got}"):
+            loaded(graph, wrong)
+    assert loaded(graph, (x > 0).tolist()).shape == (NODES, 3)
+
+
+def test_errors_of_pairs_and_their_nodes(tmp_path):
+    export.save(a_model(model="mlp"), tmp_path, decoder=DotDecoder(), **COUNTS)
+    loaded = export.load_links(tmp_path)
+    nodes = loaded.encode(a_graph(), np.ones((NODES, FEATURES)))
+    assert loaded.score(nodes, [], []).shape == (0,)
+    np.testing.assert_array_equal(
+        loaded.score(np.asarray(nodes, np.float64).tolist(), [0], [1]),
+        loaded.score(nodes, [0], [1]),
+    )
+    for wrong, message in (
+        ((None, [0], [1]), "nodes: expected an array of real numbers, got None"),
+        ((nodes + 1j, [0], [1]), "nodes: expected an array of real numbers, got complex64"),
+        ((nodes[:, 1:], [0], [1]), r"nodes: expected the shape \[nodes, 3\], got \[40, 2\]"),
+        ((nodes[0], [0], [1]), r"nodes: expected the shape \[nodes, 3\], got \[3\]"),
+        ((nodes, [[0], [1, 2]], [1]), "senders: expected an array of integers, got list"),
+        ((nodes, [0], [[]]), r"receivers: expected integers with 1 axis, got int32\(1, 0\)"),
+    ):
+        with pytest.raises((TypeError, DataError), match=message):
+            loaded.score(*wrong)
+
+
+class Readout(nnx.Module):
+    """The mean of each graph's nodes."""
+
+    def __call__(self, union, x):
+        return readout(union.membership, x, "mean")
+
+
+def test_errors_of_many_graphs(tmp_path):
+    export.save(Readout(), tmp_path, num_graphs=2, **COUNTS)
+    loaded, graph = export.load_graphs(tmp_path), Graph.from_edges([0], [1])
+    x = np.ones((4, FEATURES))
+    np.testing.assert_allclose(loaded((graph for _ in range(2)), x), x[:2])
+    for wrong, message in (
+        ((3, x), "graphs: expected a GraphBatch or a sequence of graphs, got int"),
+        ((None, x), "graphs: expected a GraphBatch or a sequence of graphs, got NoneType"),
+        (([graph] * 2, x + 1j), "x: expected an array of real numbers, got complex128"),
+        (([graph] * 2, x.astype(str)), "x: expected an array of real numbers, got <U"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            loaded(*wrong)
 
 
 def edited(written: Path, directory: Path, **changes) -> Path:
@@ -201,8 +362,8 @@ def test_damaged_and_hostile_directories(written, tmp_path):
         ({"num_nodes": "40"}, "num_nodes: expected a count, got '40'"),
         ({"num_nodes": 41}, "the program expects float32[40, 5], the files hold float32[41, 5]"),
         ({"arrays": ["senders"]}, "arrays: expected row_offsets, senders"),
-        ({"class_names": ["a"]}, "class_names: expected 3 names"),
-        ({"feature_names": ["a"]}, "feature_names: expected 5 names"),
+        ({"class_names": ["a"]}, "class_names: expected 3 names, got 1"),
+        ({"feature_names": ["a"]}, "feature_names: expected 5 names, got 1"),
         ({"normalized_features": None}, "normalized_features: expected true or false"),
         ({"sha256": {}}, "sha256: expected those of program.bin and variables.npz"),
         ({"num_graphs": 3}, "a model of graphs, for jaxgnn.export.load_graphs"),
