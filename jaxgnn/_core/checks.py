@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -56,6 +58,14 @@ def as_numbers(x: Any, name: str) -> Array:
     except (TypeError, ValueError):
         got = getattr(x, "dtype", type(x).__name__)
         raise TypeError(f"{name}: expected an array of numbers, got {got}") from None
+
+
+def host_array(values: Any, name: str) -> np.ndarray:
+    """`values` as an array of NumPy's, of any dtype."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # NumPy's own names no argument
+        raise ValueError(f"{name}: expected an array, got lists of different lengths") from error
 
 
 def floating(x: Any, name: str) -> Array:
@@ -113,6 +123,13 @@ def booleans(**options: Any) -> None:
 def function(value: Any, name: str) -> None:
     if not callable(value):
         raise TypeError(f"{name}: expected a function, got {type(value).__name__}")
+
+
+def path(value: Any, name: str) -> Path:
+    """`value` as a path, of text or what has it."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name}: expected a path, got {type(value).__name__}")
+    return Path(value)
 
 
 def matrix(x: Any, name: str, rows: int, columns: int) -> Array:

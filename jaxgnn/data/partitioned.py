@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from jaxgnn._core import checks
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data.dataset import Metadata, Metric, NodeDataset, Split
 from jaxgnn.data.graph_set import GraphSet
@@ -37,8 +38,8 @@ def partition_arrays(
     Features of edges are left out: `jaxgnn train` uses none.
 
     Returns:
-        Nodes' arrays by name, edges' likewise, and the rest as JSON; `None` for a graph without
-        labels.
+        Nodes' arrays by name, edges' likewise, and the rest as JSON: of a graph without labels the
+        names of the features alone, `None` where it has none.
 
     Raises:
         ValueError: a set of many graphs.
@@ -51,8 +52,9 @@ def partition_arrays(
         arrays["features"] = np.asarray(dataset.features)
     if dataset.node_names is not None:
         arrays["node_names"] = np.asarray(dataset.node_names)
+    names = None if dataset.feature_names is None else list(dataset.feature_names)
     if isinstance(dataset, PlainGraph):
-        return arrays, edge_arrays, None
+        return arrays, edge_arrays, None if names is None else {"feature_names": names}
     arrays["labels"] = np.asarray(dataset.labels)
     splits = list(dataset.splits.values())
     for name in _MASKS:
@@ -72,7 +74,7 @@ def partition_arrays(
             "positions": dataset.metadata.positions,
             "unlabelled": dataset.metadata.unlabelled,
             "class_names": None if dataset.class_names is None else list(dataset.class_names),
-            "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
+            "feature_names": names,
             **checksums,
         },
     )
@@ -134,8 +136,9 @@ def read_partition(path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
 
     Raises:
         DataError: an interrupted, damaged or mismatched folder; it names the file.
+        TypeError: `path` is no path.
     """
-    manifest = files.read_manifest(path)
+    manifest = files.read_manifest(checks.path(path, "path"))
     parts = [files.read_part(path, part) for part in range(manifest["parts"])]
     with reading(path):
         order = np.concatenate([part.nodes for part in parts])
@@ -161,11 +164,17 @@ def read_partition(path: str | os.PathLike[str]) -> NodeDataset | PlainGraph:
             weights = in_rows[np.asarray(graph.edge_permutation)]
         node_names = arrays.get("node_names")
         named = None if node_names is None else tuple(map(str, node_names))
-        if manifest.get("data") is None:
+        data = manifest.get("data")
+        if data is None or (isinstance(data, dict) and data.keys() == {"feature_names"}):
             return PlainGraph(
-                stem_of(path), graph, weights, features=arrays.get("features"), node_names=named
+                stem_of(path),
+                graph,
+                weights,
+                features=arrays.get("features"),
+                node_names=named,
+                feature_names=_feature_names(data or {}),
             )
-        return _nodes(manifest["data"], graph, arrays, named, str(path), weights)
+        return _nodes(data, graph, arrays, named, str(path), weights)
 
 
 def _in_order(order: np.ndarray, values: list[np.ndarray]) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.cache import load_cached
 from jaxgnn.data.csr import CSR
@@ -85,7 +86,9 @@ def load(
     Raises:
         DataError: no such name or path, a file that is not such data, an unknown option or one of
             another type, or a download that fails.
+        TypeError: `name_or_path` is neither.
     """
+    checks.path(name_or_path, "name_or_path")
     text = os.fspath(name_or_path)
     if root is not None and text not in SOURCES:
         raise DataError(f"{display_path(text)}: root: expected None but for {', '.join(SOURCES)}")

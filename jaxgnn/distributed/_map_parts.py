@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
+from jaxgnn._core import checks
 from jaxgnn.distributed._arguments import check_context
 from jaxgnn.distributed._edge_kinds import EdgeKinds, reduce_kinds
 from jaxgnn.distributed._exchange import exchange, receive_halo
@@ -105,10 +106,10 @@ def check_rows(x: Any, name: str, count: int, what: str) -> Any:
 
     Raises:
         TypeError: strings or objects.
-        ValueError: another number of rows.
+        ValueError: another number of rows, or lists that are no array.
     """
     if isinstance(x, list | tuple):
-        x = np.asarray(x)
+        x = checks.host_array(x, name)
     if isinstance(x, np.ndarray) and x.dtype.kind in "OSU":
         raise TypeError(f"{name}: expected an array of numbers, got {x.dtype}")
     shape = np.shape(x)

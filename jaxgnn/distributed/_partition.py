@@ -83,7 +83,7 @@ class Partition:
         offsets, senders = _host_csr(graph)
         _check_nodes(offsets)
         parts = checks.integer(parts, "parts", 1, offsets.size - 1)
-        owner = np.asarray(owner)
+        owner = checks.host_array(owner, "owner")
         check_owners(owner, offsets.size - 1, parts, "owner", "integers", "parts")
         owner = np.ascontiguousarray(owner, np.int32)
         return cls(parts, owner, _statistics(offsets, senders, owner, parts))
@@ -110,12 +110,13 @@ class Partition:
             data: what the manifest is to say of them, as JSON.
 
         Raises:
-            TypeError: `graph` is none, `arrays` or `edge_arrays` no mapping of names, or `data` no
-                mapping that JSON has.
+            TypeError: `directory` is no path, `graph` none, `arrays` or `edge_arrays` no mapping of
+                names, or `data` no mapping that JSON has.
             ValueError: another graph, arrays of another size, names that cannot be files' or are
                 of both kinds of arrays, numbers in `data` that are not finite, or a directory with
                 files or that is a file.
         """
+        checks.path(directory, "directory")
         offsets, senders = _host_csr(graph)
         if cpu_module is not None and offsets.size == self.owner.size + 1:
             _check_statistics(
@@ -131,6 +132,7 @@ class Partition:
 
         Raises:
             DataError: an interrupted, damaged or mismatched folder; it names the file.
+            TypeError: `directory` is no path.
         """
         manifest = _partition_files.read_manifest(directory)
         owner = _partition_files.read_owner(directory, manifest)
@@ -143,6 +145,7 @@ class Partition:
         """Reads one part: the manifest and that part's files alone.
 
         Raises:
+            TypeError: `directory` is no path, or `part` no integer.
             ValueError: no such part.
             DataError: an interrupted, damaged or mismatched folder; it names the file.
         """

@@ -130,7 +130,7 @@ def _checked(arrays: Mapping[str, Any], what: str, rows: int) -> dict[str, np.nd
     for name in arrays:
         if not isinstance(name, str):
             raise TypeError(f"{what}: expected names, got {name!r}")
-    found = {name: np.asarray(values) for name, values in arrays.items()}
+    found = {name: checks.host_array(values, f"{what}: {name}") for name, values in arrays.items()}
     for name, values in found.items():
         if not name.isidentifier() or name in _OWN:
             raise ValueError(
@@ -138,14 +138,15 @@ def _checked(arrays: Mapping[str, Any], what: str, rows: int) -> dict[str, np.nd
             )
         if values.shape[:1] != (rows,) or values.dtype.kind not in "biufSU":
             raise ValueError(
-                f"{name}: expected numbers with {rows} rows, got {values.dtype}{values.shape}"
+                f"{what}: {name}: expected numbers with {rows} rows, got {values.dtype} of the "
+                f"shape {values.shape}"
             )
     return found
 
 
 def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
     """One part's data, checked; no other part's files are opened."""
-    root, manifest = Path(directory), read_manifest(directory)
+    root, manifest = checks.path(directory, "directory"), read_manifest(directory)
     part = checks.integer(part, "part", 0, manifest["parts"] - 1)
     prefix = f"{_folder(part)}/"
     names = [path[len(prefix) : -4] for path in manifest["files"] if path.startswith(prefix)]
@@ -163,19 +164,23 @@ def read_part(directory: str | os.PathLike[str], part: int) -> PartData:
 
 def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """The manifest, checked as far as it is used."""
-    path = Path(directory) / _MANIFEST
+    path = checks.path(directory, "directory") / _MANIFEST
     with reading(path):
         found = json.loads(Budget().read(path))
         if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise DataError("expected the manifest of a partition")
-        if found.get("version") not in range(1, _VERSION + 1):
-            expected = f"version 1 to {_VERSION}"
-            raise DataError(f"expected {expected}, got {quote(found.get('version'))}")
-        parts, nodes = found.get("parts"), found.get("nodes")
+        version = found.get("version")
+        if type(version) is not int or not 1 <= version <= _VERSION:
+            raise DataError(f"expected version 1 to {_VERSION}, got {quote(version)}")
+        parts, nodes, edges = found.get("parts"), found.get("nodes"), found.get("edges")
         if type(parts) is not int or type(nodes) is not int or not 1 <= parts <= nodes:
             raise DataError(f"parts and nodes are out of range: {quote(parts)}, {quote(nodes)}")
+        if type(edges) is not int or edges < 0:
+            raise DataError(f"edges: expected an integer from 0, got {quote(edges)}")
         if not isinstance(found.get("files"), dict):
             raise DataError("expected a table of files")
+        if parts * len(_OWN) > len(found["files"]):  # before there is anything for each part
+            raise DataError(f"expected the files of {parts} parts, got {len(found['files'])} files")
         _check_names(found.setdefault("edge_arrays", []))
     return found
 

@@ -6,6 +6,7 @@ halo, and travels back as the gradient of an exchange does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,13 @@ def reduce_by_senders(
     # Edges of padding start from some node.
     mask = sharded.edge_mask.reshape(-1, *(1,) * (data.ndim - 1))
     data = jnp.where(mask, data, jnp.zeros((), data.dtype))
+    if sharded.graph is None and sharded.features is None:
+        # The gather needs one graph of all edges. The same sum is that of ones with the data as
+        # weights, which runs over the two.
+        weights = data.reshape(sharded.num_edges, math.prod(data.shape[1:]))
+        ones = jnp.ones((sharded.num_senders, weights.shape[1], 1), data.dtype)
+        out = spmm_transposed(sharded, ones, weights, reduce, impl)
+        return out.reshape(sharded.num_senders, *data.shape[1:])
     return _at_senders(forward, sharded, data, reduce)
 
 

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
-from jaxgnn._core import device
+from jaxgnn._core import checks, device
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.checks import boolean, floating_dtype
 from jaxgnn._core.device import device_array, place_like
@@ -284,8 +284,8 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
 
 
 def _check_path(path: Any) -> None:
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise TypeError(f"path: expected a path, got {type(path).__name__}")
+    if not isinstance(path, bytes):
+        checks.path(path, "path")
 
 
 def _check_graph(graph: Any, function: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from jaxgnn._core import checks
 from jaxgnn._core.checksum import checksum
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
@@ -107,9 +108,7 @@ def run_path(directory: Any, name: str) -> Path:
     Raises:
         TypeError: it is no path.
     """
-    if not isinstance(directory, str | os.PathLike):
-        raise TypeError(f"{name}: expected a path, got {type(directory).__name__}")
-    return Path(directory)
+    return checks.path(directory, name)
 
 
 def check_path(path: Path, name: str) -> None:

@@ -177,6 +177,37 @@ def test_expand_rows(graph, impl):
     np.testing.assert_array_equal(rows, edges(graph)[1])
 
 
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+def test_expand_rows_takes_other_integers(impl):
+    offsets = [0, 2, 2, 3]
+    for kind in ("int16", "uint32", "uint64"):
+        rows = csr_row_ids(np.array(offsets, kind), 3, impl=impl)
+        np.testing.assert_array_equal(rows, [0, 0, 2])
+    np.testing.assert_array_equal(csr_row_ids(offsets, 3, impl=impl), [0, 0, 2])
+    with jax.enable_x64():
+        for kind in ("uint32", "uint64"):
+            rows = jitted_expand(np.array(offsets, kind), 3, impl=impl)
+            np.testing.assert_array_equal(rows, [0, 0, 2])
+
+
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+@pytest.mark.parametrize(
+    ("offsets", "num_edges", "error", "message"),
+    [
+        (np.array([0.0, 3]), 3, TypeError, "row_offsets: expected integers, got float"),
+        ("ab", 3, TypeError, "row_offsets: expected an array of numbers, got str"),
+        (None, 3, TypeError, "row_offsets: expected an array of numbers, got NoneType"),
+        (np.array([[0, 3]]), 3, ValueError, r"row_offsets: expected the shape \(rows \+ 1,\), got"),
+        (np.zeros(0, int), 3, ValueError, r"row_offsets: expected the shape \(rows \+ 1,\), got"),
+        (np.array([0, 3]), -1, ValueError, "num_edges: expected an integer from 0 to"),
+        (np.array([0, 3]), 1.0, TypeError, "num_edges: expected an integer, got float"),
+    ],
+)
+def test_expand_rows_refuses(offsets, num_edges, error, message, impl):
+    with pytest.raises(error, match=message):
+        csr_row_ids(offsets, num_edges, impl=impl)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

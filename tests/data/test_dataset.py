@@ -237,6 +237,8 @@ def test_load_refuses():
         data.load("corra")
     with pytest.raises(DataError, match="digits: no option 'edges'; it has k, labels_per_class"):
         data.load("digits", edges=3)
+    with pytest.raises(TypeError, match="name_or_path: expected a path, got int"):
+        data.load(5)
 
 
 def test_load_refuses_other_files(tmp_path):

@@ -147,6 +147,7 @@ def test_what_is_refused():
     for owner, message in (
         (np.zeros(8, int), "owner: expected integers of the shape \\(9,\\)"),
         (np.full(9, 2), "owner: expected parts from 0 to 1, got 2 to 2"),
+        ([[0], [1, 2]], "owner: expected an array, got lists of different lengths"),
     ):
         with pytest.raises(ValueError, match=message):
             distributed.Partition.of_owners(star, owner, 2)

@@ -57,6 +57,7 @@ def test_weights_of_edges_come_back(tmp_path, capsys, labels):
     np.testing.assert_array_equal(back.graph.senders, whole.graph.senders)
     assert whole.weights is not None and back.weights.dtype == np.float32
     np.testing.assert_array_equal(back.weights, whole.weights)
+    assert back.feature_names == whole.feature_names == ("x",)
     both = str(tmp_path / "both")
     assert run_command(["partition", str(tmp_path), both, *split, "--undirected"]) == 0
     np.testing.assert_array_equal(load(both).weights, load(tmp_path, undirected=True).weights)

@@ -1,6 +1,7 @@
 """Folders of partitions: what comes back, and what damaged ones say."""
 
 import dataclasses
+import functools
 import json
 from hashlib import sha256
 
@@ -78,11 +79,15 @@ def test_damage_names_the_file_and_spares_other_parts(saved):
     nodes.write_bytes(whole)
     manifest = folder / "manifest.json"
     good = json.loads(manifest.read_text())
-    versions = {"version": 0}, {"version": 3}
-    for change in (*versions, {"parts": 0}, {"format": "other"}, {"files": []}):
+    versions = {"version": 0}, {"version": 3}, {"version": True}
+    edges = {"edges": "a"}, {"edges": -1}, {"edges": True}, {"edges": 1.0}
+    # More parts than files: none of them gets a path before that is known.
+    many = {"parts": 10**7, "nodes": 10**7}
+    for change in (*versions, *edges, many, {"parts": 0}, {"format": "other"}, {"files": []}):
         manifest.write_text(json.dumps(good | change))
-        with pytest.raises(DataError, match=r"manifest\.json"):
-            Partition.load_part(folder, 0)
+        for load in (Partition.load, functools.partial(Partition.load_part, part=0)):
+            with pytest.raises(DataError, match=r"manifest\.json"):
+                load(folder)
     manifest.write_text(json.dumps(good | {"nodes": 1 << 60}))
     with pytest.raises(DataError, match=r"some nodes have no part"):
         Partition.load(folder)
@@ -223,7 +228,23 @@ def test_what_save_refuses_before_it_writes(tmp_path):
         ("a", {"arrays": [rows]}, TypeError, "arrays: expected arrays by name, got list"),
         ("a", {"edge_arrays": {3: rows}}, TypeError, "edge_arrays: expected names, got 3"),
         ("file", {}, ValueError, "directory: expected a directory, got the file"),
+        ("a", {"arrays": {"x": 3}}, ValueError, "arrays: x: expected .* 3 rows, got int64 of the "),
+        ("a", {"arrays": {"x": [[1], [2, 3], [4]]}}, ValueError, "arrays: x: expected an array, g"),
     ):
         with pytest.raises(error, match=message):
             split.save(tmp_path / where, graph, **options)
     assert not (tmp_path / "a").exists()
+
+
+def test_what_is_no_path_is_named():
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    split = distributed.partition(graph, 1)
+    mesh = jax.make_mesh((1,), ("d",), devices=jax.local_devices()[:1])
+    for call in (
+        lambda: split.save(None, graph),  # pyright: ignore[reportArgumentType]
+        lambda: Partition.load(None),  # pyright: ignore[reportArgumentType]
+        lambda: Partition.load_part(None, 0),  # pyright: ignore[reportArgumentType]
+        lambda: distributed.load_sharded(None, mesh, rows="d"),  # pyright: ignore
+    ):
+        with pytest.raises(TypeError, match="directory: expected a path, got NoneType"):
+            call()

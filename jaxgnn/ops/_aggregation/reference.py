@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,16 +117,40 @@ def segment_reduce(
 ) -> Float[Array, "rows *features"]:
     """Sorted segment reduction by `jax.ops`, 0 for empty segments, the mean by edge count."""
     rows = offsets.shape[0] - 1
-    function = {"max": jax.ops.segment_max, "min": jax.ops.segment_min}.get(
-        reduce, jax.ops.segment_sum
-    )
-    out = function(data, segments, rows, indices_are_sorted=True)
+    if reduce in ("max", "min"):
+        out = _extremum(data, segments, rows, reduce)
+    else:
+        out = jax.ops.segment_sum(data, segments, rows, indices_are_sorted=True)
     degree = jnp.diff(offsets).reshape(rows, *(1,) * (data.ndim - 1))
     if reduce == "mean":
         out = out / jnp.maximum(degree, 1).astype(out.dtype)
     if reduce in ("max", "min"):
         out = jnp.where(degree > 0, out, jnp.zeros_like(out))
     return out
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _extremum(
+    data: Float[Array, "edges *features"], segments: Int[Array, " edges"], rows: int, reduce: str
+) -> Float[Array, "rows *features"]:
+    """By `jax.ops`, whose own derivative counts the infinity that it starts from as a tie."""
+    function = jax.ops.segment_max if reduce == "max" else jax.ops.segment_min
+    return function(data, segments, rows, indices_are_sorted=True)
+
+
+@_extremum.defjvp
+def _extremum_jvp(
+    rows: int, reduce: str, primals: tuple[Array, Array], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
+    """The mean of the tangents of the edges that attained the extremum."""
+    data, segments = primals
+    out = _extremum(data, segments, rows, reduce)
+    attained = data == out[segments]
+    total = functools.partial(
+        jax.ops.segment_sum, segment_ids=segments, num_segments=rows, indices_are_sorted=True
+    )
+    ties = jnp.maximum(total(attained.astype(data.dtype)), 1)
+    return out, total(jnp.where(attained, tangents[0], 0)) / ties
 
 
 def row_ids(rows: Rows, x: Array) -> Int[Array, " edges"]:

@@ -119,7 +119,7 @@ def check_transpose(*more_layouts):
         for by_edges in (False, True)
     ]
     for layout, overlap in (*more_layouts, ({"rows": "x"}, False)):
-        by_edges = not overlap and len(layout) == 1
+        by_edges = len(layout) == 1
         sharded = shard(graph, mesh(4, both=len(layout) == 2), overlap=overlap, **layout)
         # Rows and values of padding count nowhere.
         places = jnp.where(sharded.node_mask[:, None, None], sharded.scatter(x), 7)
