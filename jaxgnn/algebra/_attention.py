@@ -19,6 +19,7 @@ from jaxgnn.algebra._edges import (
     NodeGather,
     SegmentNormalize,
     SparseGather,
+    is_floating,
 )
 from jaxgnn.algebra._hoist import terms
 from jaxgnn.algebra._plans import (
@@ -277,7 +278,8 @@ def _bias(request: Request, own: list[Edges], scores: Edges) -> Array | None:
     """The terms of the edges, `[num_edges, heads]`."""
     if not own:
         return None
-    dtype = scores.dtype if len(own) == 1 else accumulation_dtype(scores.dtype)
+    narrow = len(own) == 1 and is_floating(scores.dtype)
+    dtype = scores.dtype if narrow else accumulation_dtype(scores.dtype)
     values = (broadcast_features(request.values(e), scores.features, dtype) for e in own)
     bias = functools.reduce(operator.add, values)
     return bias.reshape(bias.shape[0], math.prod(scores.features))

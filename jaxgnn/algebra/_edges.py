@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.arguments import as_integer, unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
 from jaxgnn.ops import CBSR
@@ -33,6 +33,7 @@ class Edges:
     `+`, `-`, `*` and `/` take two of them, of the same graph, or one and a scalar. Feature axes are
     aligned from the first: of two operands the one with fewer axes is a weight of its edge (and
     head), and the result has the other's dtype. With equally many axes the dtypes must be equal.
+    Integers and booleans, as of a comparison, are promoted as by `jax.numpy`.
 
     Attributes:
         graph: whose edges.
@@ -240,29 +241,48 @@ def same_graph(operands: Sequence[Any], name: str) -> Graph:
 
 def scale(edges: Edges, factor: Any) -> Applied:
     """The edges' values times one scalar."""
-    scalar = jnp.asarray(factor)
+    scalar = _as_scalar("*", factor, edges.dtype)
 
     def function(x: Array) -> Array:
+        dtype = result_dtype(x.dtype, scalar)
         # A scalar such as the inverse of a small divisor may be out of float16's range.
-        wide = accumulation_dtype(x.dtype)
-        return (x.astype(wide) * scalar.astype(wide)).astype(x.dtype)
+        wide = wide_dtype(dtype)
+        return (x.astype(wide) * scalar.astype(wide)).astype(dtype)
 
     return apply("scale", function, [edges], (scalar,), f"({_scalar_text(factor)} * {{}})")
 
 
 def binary(function: Function, a: Array, b: Array) -> Array:
-    """`function` with axes aligned from the first; the dtype is that of the one with more."""
-    if a.ndim == b.ndim:
-        if a.dtype != b.dtype:
-            raise TypeError(
-                f"expected equal dtypes of values with equally many axes, got {a.dtype} and "
-                f"{b.dtype}"
-            )
+    """`function` with axes aligned from the first; the one with more has the floating dtype."""
+    if a.ndim == b.ndim and a.dtype == b.dtype:
         return function(a, b)
-    large = a if a.ndim > b.ndim else b
-    wide = accumulation_dtype(large.dtype)
+    if a.ndim == b.ndim and is_floating(a.dtype) and is_floating(b.dtype):
+        raise TypeError(
+            f"expected equal dtypes of values with equally many axes, got {a.dtype} and {b.dtype}"
+        )
+    large, small = (a, b) if a.ndim > b.ndim else (b, a)
+    dtype = result_dtype(large.dtype, small.dtype)
+    wide = wide_dtype(dtype)
     a, b = (x.astype(wide).reshape(x.shape + (1,) * (large.ndim - x.ndim)) for x in (a, b))
-    return function(a, b).astype(large.dtype)
+    out = function(a, b)
+    return out.astype(dtype) if is_floating(dtype) else out  # integers' quotients are floating
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def result_dtype(dtype: np.dtype, other: Any) -> np.dtype:
+    """A floating `dtype` stays; another is promoted with the dtype or array `other`."""
+    if is_floating(dtype):
+        return dtype
+    with jax.numpy_dtype_promotion("standard"):
+        return np.dtype(jnp.result_type(dtype, other))
+
+
+def wide_dtype(dtype: np.dtype) -> np.dtype:
+    """The accumulation dtype of a floating one; another is its own."""
+    return accumulation_dtype(dtype) if is_floating(dtype) else dtype
 
 
 def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
@@ -275,16 +295,31 @@ def _arithmetic(sign: str, function: Function, a: Any, b: Any) -> Edges:
         raise TypeError(f"edges {sign} scalar: expected a real number, got {other}")
     if sign == "*":
         return scale(edges, other)
-    if sign == "/" and edges is a:
+    scalar = _as_scalar(sign, other, edges.dtype)
+    if sign == "/" and edges is a and is_floating(edges.dtype):
         # In the dtype of the sums: the inverse of a number of 16 bits has more digits.
-        return scale(edges, 1 / jnp.asarray(other).astype(accumulation_dtype(edges.dtype)))
+        return scale(edges, 1 / scalar.astype(accumulation_dtype(edges.dtype)))
 
     def with_scalar(x: Array) -> Array:
-        scalar = jnp.asarray(other).astype(x.dtype)
-        return function(x, scalar) if edges is a else function(scalar, x)
+        dtype = result_dtype(x.dtype, scalar)
+        value, number = x.astype(dtype), scalar.astype(dtype)
+        return function(value, number) if edges is a else function(number, value)
 
     left, right = ("{}" if operand is edges else _scalar_text(operand) for operand in (a, b))
     return apply("with scalar", with_scalar, [edges], template=f"({left} {sign} {right})")
+
+
+def _as_scalar(sign: str, value: Any, of: np.dtype) -> Array:
+    """An operand of values of the dtype `of`; of floating ones an integer may be beyond 32 bits."""
+    whole = not isinstance(value, Array) and as_integer(value) is not None
+    dtype = accumulation_dtype(of) if whole and is_floating(of) else None
+    try:
+        return jnp.asarray(value, dtype)
+    except OverflowError:
+        kind = dtype or jax.dtypes.canonicalize_dtype(int)
+        raise ValueError(
+            f"edges {sign} scalar: expected a number within {kind}, got {value}"
+        ) from None
 
 
 def _scalar_text(scalar: Any) -> str:

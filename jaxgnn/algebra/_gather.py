@@ -170,7 +170,7 @@ def _request(
 ) -> Request:
     same_graph([edges], "edges")
     checks.choice(reduce, "reduce", ("sum", "mean", "max", "min"))
-    if not isinstance(recompute, bool) and recompute != "cost":
+    if not isinstance(recompute, bool | str) or recompute not in (True, False, "cost"):
         raise ValueError(f"recompute: expected 'cost', True or False, got {recompute!r}")
     if budget is not None:
         budget = checks.integer(budget, "budget", 0, sys.maxsize)

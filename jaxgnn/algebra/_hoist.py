@@ -18,6 +18,7 @@ from jaxgnn.algebra._edges import (
     SegmentNormalize,
     SparseGather,
     apply,
+    is_floating,
     node_gather,
     sparse_gather,
 )
@@ -75,7 +76,7 @@ def on_nodes(e: Applied) -> Edges:
     ends = {o.sender if isinstance(o, NodeGather) else None for o in e.operands}
     if len(ends) != 1 or None in ends:
         return e
-    if not jnp.issubdtype(e.dtype, jnp.floating):
+    if not is_floating(e.dtype):
         return e  # masks and indices: the operations by kernels gather numbers
     nodes = [o for o in e.operands if isinstance(o, NodeGather)]
     if e.graph.num_edges == 0:
@@ -91,6 +92,8 @@ def used_rows(nodes: NodeGather) -> Array:
     if nodes.all_used:
         return nodes.x
     graph, x = nodes.graph, nodes.x
+    if graph.num_edges == 0:
+        return jnp.zeros_like(x)
     used = (graph.out_degrees if nodes.sender else graph.in_degrees) > 0
     # It gets no gradient from where it stands in.
     other = jax.lax.stop_gradient(x[jnp.argmax(used)])[None]
@@ -107,23 +110,34 @@ def scaled_rows(e: SparseGather, function: Callable[[Array], Array], text: str) 
 def _distribute_scale(e: Applied) -> Edges:
     """A scalar factor goes to the terms of a sum, and to the wider factor of a product.
 
-    In 16 bits not to the terms of a sum, which may cancel: `terms` has their products unrounded.
+    In 16 bits not to the terms of a sum, which may cancel: `terms` has their products unrounded. In
+    float16 not to a factor, whose product with it may be out of range; but to the parts of a
+    concatenation, since the kernel of a linear map does not take it.
     """
     (inner,) = e.operands
     if isinstance(inner, SparseGather):
         return scaled_rows(inner, e.function, e.text)
-    if not isinstance(inner, Applied) or inner.name not in ("+", "-", "*"):
+    if not isinstance(inner, Applied) or inner.name not in ("+", "-", "*", "concat"):
         return on_nodes(e)
-    if inner.name != "*" and e.dtype != accumulation_dtype(e.dtype):
+    floating = [operand for operand in inner.operands if is_floating(operand.dtype)]
+    if inner.name == "*":
+        kept = e.dtype == jnp.float16 or not floating
+    elif inner.name == "concat":
+        kept = e.dtype != jnp.float16 or any(o.dtype != e.dtype for o in inner.operands)
+    else:
+        kept = e.dtype != accumulation_dtype(e.dtype) or len(floating) < 2
+    if kept:
         return e
 
     def scaled(operand: Edges) -> Edges:
         form = {"features": operand.features, "dtype": operand.dtype}
         return _distribute_scale(dataclasses.replace(e, **form, operands=(operand,)))
 
+    if inner.name == "concat":
+        return dataclasses.replace(inner, operands=tuple(map(scaled, inner.operands)))
     left, right = inner.operands
     if inner.name == "*":
-        wide = max(inner.operands, key=lambda o: (len(o.features), isinstance(o, NodeGather)))
+        wide = max(floating, key=lambda o: (len(o.features), isinstance(o, NodeGather)))
         operands = (scaled(left), right) if wide is left else (left, scaled(right))
     else:
         operands = scaled(left), scaled(right)
@@ -147,6 +161,8 @@ def _distribute_linear(e: Applied) -> Edges:
         return e  # nothing to gain
     out: Edges | None = None
     for part, block in sorted(parts.values(), key=lambda p: not isinstance(p[0], NodeGather)):
+        if not is_floating(part.dtype):
+            part = apply("convert", lambda x: x.astype(e.dtype), [part], template="{}")
         if e.name == "linear":
             mapped = linear_map(part, block, bias if out is None else None)
         else:
@@ -163,11 +179,14 @@ def _distribute_linear(e: Applied) -> Edges:
 def _linear_terms(e: Edges, kernel: Array, axis: int) -> Iterator[tuple[Edges, Array]]:
     """Values and blocks of the kernel, along its input `axis`, whose projections sum to that of
     `e`."""
-    name, operands = (e.name, list(e.operands)) if isinstance(e, Applied) else (None, [])
+    name, operands = None, []
+    if isinstance(e, Applied) and is_floating(e.dtype):
+        name, operands = e.name, list(e.operands)
+    narrow = jnp.float16 in (e.dtype, kernel.dtype)  # the kernel times a scalar may be out of range
     if name in ("+", "-") and operands[0].features == operands[1].features:
         yield from _linear_terms(operands[0], kernel, axis)
         yield from _linear_terms(operands[1], kernel if name == "+" else -kernel, axis)
-    elif name == "scale":
+    elif name == "scale" and not narrow:
         assert isinstance(e, Applied)
         yield from _linear_terms(operands[0], kernel * e.parameters[0].astype(kernel.dtype), axis)
     elif name == "concat":
@@ -183,7 +202,7 @@ def _linear_terms(e: Edges, kernel: Array, axis: int) -> Iterator[tuple[Edges, A
 
 def terms(e: Edges, sign: int = 1) -> Iterator[tuple[int, Edges]]:
     """Signs and values whose sum is `e`; in 16 bits some have the accumulation dtype."""
-    if isinstance(e, Applied) and e.name in ("+", "-"):
+    if isinstance(e, Applied) and e.name in ("+", "-") and is_floating(e.dtype):
         left, right = e.operands
         yield from terms(left, sign)
         yield from terms(right, sign if e.name == "+" else -sign)
@@ -198,8 +217,9 @@ def terms(e: Edges, sign: int = 1) -> Iterator[tuple[int, Edges]]:
 
 
 def _scale_term(e: Applied, term: Edges) -> Edges:
-    """A term times the scalar of `e`: unrounded, except for a product that rules must recognize."""
-    if isinstance(term, Applied) and term.name == "*":
+    """A term times the scalar of `e`: unrounded, except for a product that rules must recognize,
+    where it is in range."""
+    if isinstance(term, Applied) and term.name == "*" and term.dtype != jnp.float16:
         form = {"features": term.features, "dtype": term.dtype}
         return _distribute_scale(dataclasses.replace(e, **form, operands=(term,)))
     wide = accumulation_dtype(term.dtype)

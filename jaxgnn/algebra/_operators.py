@@ -22,8 +22,10 @@ from jaxgnn.algebra._edges import (
     SegmentNormalize,
     apply,
     node_gather,
+    result_dtype,
     same_graph,
     sparse_gather,
+    wide_dtype,
 )
 from jaxgnn.algebra._recognize import Operators, recognize
 from jaxgnn.algebra._reference import NODES
@@ -167,6 +169,7 @@ def linear_map(edges: Edges, kernel: Array, bias: Array | None) -> Applied:
     """`linear` of checked operands."""
 
     def function(x: Array) -> Array:
+        x = x.astype(result_dtype(x.dtype, kernel.dtype))
         out = x @ kernel.astype(x.dtype)
         return out if bias is None else add_bias(out, bias)
 
@@ -215,8 +218,9 @@ def dot(a: Edges, b: Edges | Float[Array, "*features"]) -> Edges:
 
 
 def _dot(a: Array, b: Array) -> Array:
-    dtype = accumulation_dtype(a.dtype)
-    return jnp.sum(a.astype(dtype) * b.astype(dtype), axis=-1).astype(a.dtype)
+    dtype = result_dtype(a.dtype, b.dtype)
+    wide = wide_dtype(dtype)
+    return jnp.sum(a.astype(wide) * b.astype(wide), axis=-1).astype(dtype)
 
 
 def dot_with_vector(edges: Edges, vector: Array) -> Applied:
@@ -244,9 +248,10 @@ def weighted_sum(coefficients: Edges, edges: Edges) -> Edges:
         )
 
     def function(w: Array, x: Array) -> Array:
-        dtype = accumulation_dtype(x.dtype)
-        w = w.astype(dtype).reshape(w.shape + (1,) * (x.ndim - 2))
-        return jnp.sum(w * x.astype(dtype), axis=1).astype(x.dtype)
+        dtype = result_dtype(x.dtype, w.dtype)
+        wide = wide_dtype(dtype)
+        w = w.astype(wide).reshape(w.shape + (1,) * (x.ndim - 2))
+        return jnp.sum(w * x.astype(wide), axis=1).astype(dtype)
 
     return apply("weighted_sum", function, [coefficients, edges])
 
@@ -286,7 +291,8 @@ def gaussian(
         dtype = accumulation_dtype(x.dtype)
         means, scales = (array.astype(dtype)[None] for array in (mu, inv_sigma))
         distances = (x.astype(dtype)[:, None, :] - means) * scales
-        return jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1)).astype(x.dtype)
+        weights = jnp.exp(-0.5 * jnp.sum(distances * distances, axis=-1))
+        return weights.astype(result_dtype(x.dtype, mu.dtype))
 
     return apply("gaussian", function, [edges], (mu, inv_sigma))
 
@@ -298,7 +304,7 @@ def segment_normalize(edges: Edges, method: Normalization = "softmax") -> Edges:
       \mathrm{softmax}: \; m'_e = \frac{\exp m_e}{\sum_{e' \to i} \exp m_{e'}}$$
 
     with `"sum"`, `"mean"`, `"max"` or `"min"` as the reduction. A softmax's values of $-\infty$ are
-    masked, and have the weight 0.
+    masked, and have the weight 0. Of integers and booleans the results are in float32.
 
     Raises:
         TypeError: `edges` are no values on edges.
@@ -306,7 +312,8 @@ def segment_normalize(edges: Edges, method: Normalization = "softmax") -> Edges:
     """
     same_graph([edges], "segment_normalize")
     checks.choice(method, "method", ("softmax", "sum", "mean", "max", "min"))
-    return SegmentNormalize(edges.graph, edges.features, edges.dtype, method, edges)
+    dtype = result_dtype(edges.dtype, accumulation_dtype(edges.dtype))
+    return SegmentNormalize(edges.graph, edges.features, dtype, method, edges)
 
 
 def dropout(edges: Edges, rate: float, dropout_rng: Any = None) -> Edges:
@@ -319,11 +326,14 @@ def dropout(edges: Edges, rate: float, dropout_rng: Any = None) -> Edges:
         ValueError: the rate is not in [0, 1), or there is one and no key.
     """
     same_graph([edges], "dropout")
+    rate = checks.number(rate, "rate", 0, 1)
     drop_below, philox_key = dropout_arguments(rate, dropout_rng)
     if philox_key is None:
         return edges
-    form = edges.graph, edges.features, edges.dtype
-    return Dropout(*form, edges, rate, dropout_rng, drop_below, philox_key)
+    dtype = result_dtype(edges.dtype, accumulation_dtype(edges.dtype))
+    return Dropout(
+        edges.graph, edges.features, dtype, edges, rate, dropout_rng, drop_below, philox_key
+    )
 
 
 def apply_vertex(function: Callable[..., Any], *nodes: Any) -> Any:

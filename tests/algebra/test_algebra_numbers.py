@@ -12,13 +12,17 @@ from jaxgnn.algebra import (
     apply_edge,
     concat,
     dot,
+    dropout,
     edge_values,
+    evaluate,
     explain,
     gather,
+    gaussian,
     leaky_relu,
     linear,
     scatter,
     segment_normalize,
+    weighted_sum,
 )
 from tests.support.oracle import close
 
@@ -249,3 +253,116 @@ def test_masks_and_indices_between(reduce):
         fused, apart = (gather(edges, reduce, fuse=fuse) for fuse in (True, False))
         np.testing.assert_array_equal(fused, apart)
         assert np.asarray(fused).any()
+
+
+@pytest.fixture(scope="module")
+def ring():
+    return Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 2])
+
+
+COUNTS = jnp.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda m: 0.5 * m,
+        lambda m: m + 0.5,
+        lambda m: 1 - m,
+        lambda m: m / 2,
+        lambda m: 3 / (m + 1),
+        lambda m: -m,
+        lambda m: 3 * m,
+        lambda m: m * jnp.bfloat16(0.3),
+        lambda m: m / jnp.bfloat16(3),
+    ],
+)
+def test_integers_and_masks_are_promoted_as_in_jax_numpy(expression, dtype, ring):
+    edges = apply_edge(lambda x: x.astype(dtype), edge_values(ring, COUNTS))
+    with jax.numpy_dtype_promotion("standard"):
+        expected = expression(COUNTS.astype("int32"))
+    out = evaluate(expression(edges))
+    assert out.dtype == expression(edges).dtype == expected.dtype
+    np.testing.assert_array_equal(out, expected)
+
+
+# Of counts `m`, a weight `w` of the edge, rows `u` of the senders, and a kernel `k`.
+OF_COUNTS = {
+    "weight": lambda m, w, u, k: w * m,
+    "entries": lambda m, w, u, k: m * u,
+    "sum": lambda m, w, u, k: u - m,
+    "factor of a sum": lambda m, w, u, k: 0.5 * (u + 3 * m),
+    "factor of a product": lambda m, w, u, k: 0.5 * (w * m),
+    "half": lambda m, w, u, k: (0.5 * m) * u,
+    "quotient": lambda m, w, u, k: m / w,
+    "linear": lambda m, w, u, k: linear(0.3 * m, k),
+    "concat": lambda m, w, u, k: linear(concat(u, m), jnp.concatenate([k, 2 * k])),
+    "dot": lambda m, w, u, k: dot(m, k[0]),
+    "weighted sum": lambda m, w, u, k: weighted_sum(u, m),
+    "gaussian": lambda m, w, u, k: gaussian(m, k, k),
+    "softmax": lambda m, w, u, k: segment_normalize(m) * u,
+    "normalized": lambda m, w, u, k: segment_normalize(m + 1, "sum") * u,
+    "dropout": lambda m, w, u, k: dropout(m, 0.25, jax.random.key(0)),
+}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", OF_COUNTS)
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_integers_and_masks_give_what_the_same_floating_numbers_do(name, dtype, ring):
+    x, k = jnp.sin(jnp.arange(6.0)).reshape(3, 2), jnp.cos(jnp.arange(4.0)).reshape(2, 2)
+    m = edge_values(ring, COUNTS)
+    counts = apply_edge(lambda x: x.astype(dtype), m)
+    rest = edge_values(ring, jnp.array([0.3, -1.2, 2.5, 0.7])), scatter(ring, x), k
+
+    @jax.jit
+    def run():
+        messages = OF_COUNTS[name](m, *rest), OF_COUNTS[name](counts, *rest)
+        options = [(reduce, fuse) for reduce in ("sum", "max") for fuse in (True, False)]
+        return [[gather(e, reduce, fuse=fuse) for reduce, fuse in options] for e in messages]
+
+    with jax.numpy_dtype_promotion("standard"):
+        for expected, out in zip(*run(), strict=True):
+            assert out.dtype == expected.dtype
+            close(out, expected)
+
+
+# As written they are finite; a factor that meets one part first leaves float16's range.
+IN_RANGE = {
+    "product": ("max", 100, lambda p, k: (p(u=100) * p(e=1e-3)) * 1000.0),
+    "kernel": ("max", 200, lambda p, k: linear((p(u=2e-3) - p(v=1e-3)) * 1e5, k)),
+    "small": ("max", 2, lambda p, k: linear((p(u=2e4) - p(v=1e4)) / 1e8, k * 1e4)),
+    "vector": ("max", 200, lambda p, k: dot((p(u=2e-3) - p(v=1e-3)) * 1e5, k[0])),
+    "term": ("sum", 124, lambda p, k: (p(u=100) * p(e=1) - p(v=99.875)) * 1000.0 - p(e=1)),
+}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", IN_RANGE)
+def test_a_factor_in_float16_does_not_leave_its_range(name):
+    graph = Graph.from_edges([0, 1], [1, 0])
+    reduce, expected, expression = IN_RANGE[name]
+
+    def part(**number):
+        rows = {end: jnp.full((2, 2), value, jnp.float16) for end, value in number.items()}
+        return edge_values(graph, rows["e"]) if "e" in rows else scatter(graph, **rows)
+
+    for fuse in (True, False):
+        out = gather(expression(part, jnp.ones((2, 2), jnp.float16)), reduce, fuse=fuse)
+        assert out.dtype == jnp.float16
+        np.testing.assert_allclose(np.asarray(out, float), expected, rtol=2e-3)
+
+
+def test_scaled_concatenations_are_projected_on_the_nodes_in_float16(ring):
+    u, v = scatter(ring, *2 * [jnp.ones((3, 2), jnp.float16)])
+    scores = linear(0.5 * concat(v, u), jnp.ones((4, 1), jnp.float16))
+    assert explain(segment_normalize(leaky_relu(scores)) * u).startswith("gat_attention of u")
+
+
+def test_an_integer_beyond_32_bits_beside_floating_values(ring):
+    u = scatter(ring, jnp.full((3, 1), 0.5))
+    for big in (2**40, np.int64(2**40)):
+        for edges, expected in ((u * big, 2.0**39), (u + big, 2.0**40), (u / big, 2.0**-41)):
+            np.testing.assert_array_equal(gather(edges, "max"), np.full((3, 1), expected))

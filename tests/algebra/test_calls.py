@@ -90,6 +90,11 @@ def bad_calls():
         "reduce": (lambda: gather(u, "median"), ValueError, "reduce: .* got 'median'"),
         "impl": (lambda: explain(u, impl="cuda"), ValueError, "impl"),
         "recompute": (lambda: gather(u, recompute="all"), ValueError, "recompute: .* got 'all'"),
+        "recompute each": (
+            lambda: gather(u, recompute=np.array([1, 2])),
+            ValueError,
+            "recompute: expected .*, got array",
+        ),
         "budget": (lambda: gather(u, budget=-1), ValueError, "budget: .* got -1"),
         "budget alone": (lambda: gather(u, recompute=True, budget=1), ValueError, "budget: .*True"),
         "vector": (lambda: dot(u, jnp.ones(4)), ValueError, r"dot: .*\(3,\) of a row, got \(4,\)"),
@@ -119,6 +124,12 @@ def bad_calls():
         "rows": (lambda: apply_edge(lambda x: x[:3], u), ValueError, "apply_edge: expected a row"),
         "closure": (lambda: apply_edge(lambda x: x + z, u), TypeError, "any number of them|shapes"),
         "key": (lambda: dropout(u, 0.5), ValueError, "dropout_rng: expected a JAX key"),
+        "rate": (lambda: dropout(u, "a"), TypeError, "^rate: expected a number, got str"),
+        "big": (
+            lambda: apply_edge(lambda x: x > 0, u) * 2**40,
+            ValueError,
+            r"edges \* scalar: expected a number within int32, got 1099511627776",
+        ),
         "aggregate": (lambda: aggregate(graph), ValueError, "u, v, e: expected at least one"),
     }
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgnn import maxk
+from jaxgnn import Graph, maxk
 from jaxgnn.algebra import (
     aggregate,
     concat,
@@ -162,6 +162,18 @@ def test_other_operators(graph):
     close(*edges)
     assert half.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(half, np.float32), expected, rtol=2e-2, atol=2e-1)
+
+
+@pytest.mark.parametrize("senders", [0, 2])
+def test_scaled_rows_without_edges(senders):
+    lonely = Graph.from_edges([], [], num_senders=senders, num_receivers=3)
+
+    def run(x, scale):
+        return gather(scatter(lonely, maxk(x, 2)) * scatter(lonely, scale))
+
+    y, pullback = jax.vjp(run, jnp.ones((senders, 3)), jnp.full(senders, jnp.inf))
+    for out in (y, *pullback(y)):
+        np.testing.assert_array_equal(out, np.zeros(out.shape))
 
 
 def test_errors(graph):
