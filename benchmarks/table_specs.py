@@ -306,7 +306,7 @@ TABLES = {
             },
         },
         {"ms": {}, "bfloat16, ms": {"dtype": "bfloat16"}, "peak memory, GB": {"key": "peak_bytes"}},
-        {"file": "nvidia-h200-training", "case": "reddit", "pass": "step"},
+        {"file": "nvidia-h200-training*", "case": "reddit", "pass": "step"},
     ),
     "training-maxk": Table(
         "model",
@@ -566,14 +566,14 @@ TABLES = {
     ),
 }
 
-_STEP = {"file": "nvidia-h200-training", "case": "reddit", "pass": "step", "impl": "jaxgnn"}
+_STEP = {"file": "nvidia-h200-training*", "case": "reddit", "pass": "step", "impl": "jaxgnn"}
 _TILED_STEP = {**_STEP, "impl": plan.ESTIMATED}
 _BUILD = {"file": "*-graph", "case": "rmat20m", "dtype": "int32", "pass": "build", "impl": "jaxgnn"}
 _CPU_MAXK = {"file": "amd-epyc-2-threads-maxk", "case": "rmat", "impl": plan.MAXK, "k": 32}
 _GPU_MAXK = {"file": "nvidia-h200-maxk", "case": "reddit", "impl": plan.MAXK_WINDOWS, "k": 32}
 _OTHERS = {"impl": ("PyG*", "jax *", "torch*", "cuSPARSE*")}
 _SAGE = {"file": "nvidia-h200-training-maxk-tiles-*", "case": "reddit sage", "pass": "step"}
-_GAT = {"file": "nvidia-h200-attention-memory", "impl": "jaxgnn", "pass": "step"}
+_GAT = {"file": "nvidia-h200-attention-memory*", "impl": "jaxgnn", "pass": "step"}
 _REDDIT = {"file": "nvidia-h200-spmm", "case": "reddit"}
 
 FIGURES = {

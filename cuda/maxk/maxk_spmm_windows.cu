@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(256) bound_rows(const Rows rows, const uint8_t
 // later loads.
 enum class Scaling { kCommon, kOfRows, kListed };
 
-// Edges of a row that a part has at most (cpu/host/windows.cc). A row with more has its bound within
-// each part.
+// Edges of a row that a part has at most (cpu/host/windows.cc). A row with more has its bound
+// within each part.
 constexpr int64_t kMostTerms = 1 << 12;
 
 template <typename T, typename I, typename S, bool kWords, Scaling kScaling>

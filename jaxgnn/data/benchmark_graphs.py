@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int
 
+from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.generators import (
     chains,
@@ -152,8 +153,11 @@ def benchmark_communities(
     """
     if name not in _SHAPES:
         raise DataError(f"name: expected one of {', '.join(_SHAPES)}, got {name!r}")
-    if not 0 < scale <= 10:
-        raise DataError(f"scale: expected more than 0, at most 10, got {scale}")
+    known = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
+    if not known or not 0 < scale <= 10:
+        raise DataError(f"scale: expected more than 0, at most 10, got {scale!r}")
+    if as_integer(seed) is None or seed < 0:
+        raise DataError(f"seed: expected an integer from 0, got {seed!r}")
     shape = _SHAPES[name]
     n = max(64, int(shape.num_nodes * scale))
     # At most half of all pairs, where a small scale makes the graph dense.

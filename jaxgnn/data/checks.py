@@ -194,23 +194,34 @@ def check_offsets(offsets: Int[np.ndarray, " n+1"], total: int, what: str) -> No
         raise DataError(f"{what}: expected an ascent from 0 to {total}")
 
 
-def check_ends(senders: np.ndarray, receivers: np.ndarray, num_nodes: int) -> None:
-    """Refuses pairs whose ends are no nodes.
+def check_ends(
+    senders: Any, receivers: Any, num_nodes: int
+) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
+    """The ends of pairs of nodes as arrays on the host; empty lists may be of any type.
 
     Raises:
-        DataError: they are not.
+        DataError: they are no nodes, or of two lengths.
+        TypeError: they are no array.
     """
-    for name, ids in (("senders", senders), ("receivers", receivers)):
+    ends = []
+    for name, values in (("senders", senders), ("receivers", receivers)):
+        try:
+            ids = np.asarray(values)
+        except (TypeError, ValueError):  # lists of several lengths
+            got = type(values).__name__
+            raise TypeError(f"{name}: expected an array of integers, got {got}") from None
+        ids = ids if ids.size else ids.astype(np.int32)
+        ends.append(ids)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise DataError(f"{name}: expected integers with 1 axis, got {ids.dtype}{ids.shape}")
         if ids.size and not 0 <= ids.min() <= ids.max() < num_nodes:
             raise DataError(
                 f"{name}: expected 0 to {num_nodes - 1}, got {ids.min()} to {ids.max()}"
             )
-    if senders.size != receivers.size:
-        raise DataError(
-            f"senders, receivers: expected one length, got {senders.size} and {receivers.size}"
-        )
+    sizes = [ids.size for ids in ends]
+    if sizes[0] != sizes[1]:
+        raise DataError(f"senders, receivers: expected one length, got {sizes[0]} and {sizes[1]}")
+    return ends[0], ends[1]
 
 
 def charge_graph(

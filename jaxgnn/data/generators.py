@@ -12,6 +12,7 @@ import scipy.sparse
 from jaxtyping import Float, Int
 
 from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.checks import number
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.limits import DataError
 from jaxgnn.data.native import native_module
@@ -51,7 +52,7 @@ def stochastic_block_model(
     if undirected and not np.array_equal(p, p.T):
         raise DataError("p: expected a symmetric matrix of an undirected graph")
     offsets = _offsets(sizes)
-    csr = _call("block_model", offsets, p, undirected, _seed(seed), num_threads)
+    csr = _call("block_model", offsets, p, undirected, _seed(seed), num_threads=num_threads)
     return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
 
 
@@ -87,11 +88,14 @@ def rmat(
     scale = _integer(scale, "scale")
     if not 1 <= scale <= 30:
         raise DataError(f"scale: expected 1 to 30, got {scale}")
+    a, b, c = _number(a, "a"), _number(b, "b"), _number(c, "c")
     if min(a, b, c) < 0 or a + b + c > 1 + 1e-9:
         raise DataError(f"a, b, c: expected probabilities of sum at most 1, got {a}, {b}, {c}")
-    num_edges = _edge_count(edge_factor * (1 << scale), undirected)
+    num_edges = _edge_count(_number(edge_factor, "edge_factor") * (1 << scale), undirected)
     relabel = permutation(1 << scale, seed=seed) if shuffle else None
-    return _call("rmat", scale, a, b, c, num_edges, undirected, _seed(seed), relabel, num_threads)
+    return _call(
+        "rmat", scale, a, b, c, num_edges, undirected, _seed(seed), relabel, num_threads=num_threads
+    )
 
 
 def chung_lu(
@@ -134,7 +138,7 @@ def chung_lu(
     sizes = np.array([n]) if community_sizes is None else np.asarray(community_sizes)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any() or sizes.sum() != n:
         raise DataError(f"community_sizes: expected counts of sum {n}, got {sizes!r:.80}")
-    if not 0 <= intra_share <= 1:
+    if not 0 <= _number(intra_share, "intra_share") <= 1:
         raise DataError(f"intra_share: expected 0 to 1, got {intra_share}")
     relabel = permutation(n, seed=seed) if shuffle else None
     csr = _call(
@@ -146,7 +150,7 @@ def chung_lu(
         undirected,
         _seed(seed),
         relabel,
-        num_threads,
+        num_threads=num_threads,
     )
     community = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
     if relabel is not None:
@@ -177,7 +181,13 @@ def chains(
     sizes = np.asarray(chain_sizes)
     if sizes.ndim != 1 or not sizes.size or sizes.dtype.kind not in "iu" or (sizes < 0).any():
         raise DataError(f"chain_sizes: expected at least one count of nodes, got {sizes!r:.80}")
-    csr = _call("chains", _offsets(sizes), _edge_count(num_edges, True), _seed(seed), num_threads)
+    csr = _call(
+        "chains",
+        _offsets(sizes),
+        _edge_count(num_edges, True),
+        _seed(seed),
+        num_threads=num_threads,
+    )
     return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
 
 
@@ -262,7 +272,12 @@ def configuration(
         raise DataError(f"degrees: expected an even sum, got {total}")
     relabel = permutation(degrees.size, seed=seed) if shuffle else None
     return _call(
-        "configuration", degrees.astype(np.int64), total, _seed(seed), relabel, num_threads
+        "configuration",
+        degrees.astype(np.int64),
+        total,
+        _seed(seed),
+        relabel,
+        num_threads=num_threads,
     )
 
 
@@ -289,8 +304,10 @@ def roads(
     Raises:
         DataError: an argument out of range, or more edges than the distribution yields.
     """
-    arguments = (_integer(num_nodes, "num_nodes"), float(junction_share))
-    return _call("roads", *arguments, _edge_count(num_edges, True), _seed(seed), num_threads)
+    arguments = (_integer(num_nodes, "num_nodes"), _number(junction_share, "junction_share"))
+    return _call(
+        "roads", *arguments, _edge_count(num_edges, True), _seed(seed), num_threads=num_threads
+    )
 
 
 def power_law_weights(
@@ -359,16 +376,26 @@ def _seed(seed: int) -> int:
     return seed
 
 
+def _number(value: float, name: str) -> float:
+    try:
+        return number(value, name, -np.inf, np.inf)
+    except (TypeError, ValueError) as error:
+        raise DataError(str(error)) from None
+
+
 def _edge_count(num_edges: float, undirected: bool) -> int:
-    count = round(num_edges)
+    count = round(_number(num_edges, "num_edges"))
     if count < 0:
         raise DataError(f"num_edges: expected 0 or more, got {count}")
     return count // 2 * 2 if undirected else count
 
 
-def _call(generator: str, *arguments: object) -> CSR:
+def _call(generator: str, *arguments: object, num_threads: int) -> CSR:
+    threads = _integer(num_threads, "num_threads")
+    if threads < 0:
+        raise DataError(f"num_threads: expected 0 or more, got {threads}")
     try:
-        return CSR(*getattr(native_module("the generators"), generator)(*arguments))
+        return CSR(*getattr(native_module("the generators"), generator)(*arguments, threads))
     except DataError:
         raise
     except ValueError as error:

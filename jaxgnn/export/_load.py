@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import export
 
-from jaxgnn._core import platform
+from jaxgnn._core import checks, platform
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data.archive import open_npz
 from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
@@ -23,7 +23,6 @@ from jaxgnn.export._manifest import (
     PROGRAM,
     WEIGHTS,
     Manifest,
-    path_of,
     read_manifest,
 )
 from jaxgnn.export._models import ExportedGraphModel, ExportedLinkModel, ExportedModel
@@ -50,7 +49,7 @@ def load(directory: str | os.PathLike[str]) -> ExportedModel:
             kernels that this installation lacks, or a model of links or of many graphs.
         TypeError: `directory` is no path.
     """
-    directory = path_of(directory)
+    directory = checks.path(directory, "directory")
     manifest = _manifest(directory, "nodes")
     return ExportedModel(manifest, *_encoder(directory, manifest))
 
@@ -65,7 +64,7 @@ def load_graphs(directory: str | os.PathLike[str]) -> ExportedGraphModel:
         DataError: as `load`, or a model of nodes or of links.
         TypeError: `directory` is no path.
     """
-    directory = path_of(directory)
+    directory = checks.path(directory, "directory")
     manifest = _manifest(directory, "graphs")
     return ExportedGraphModel(manifest, *_encoder(directory, manifest))
 
@@ -80,7 +79,7 @@ def load_links(directory: str | os.PathLike[str]) -> ExportedLinkModel:
         DataError: as `load`, or a model of nodes or of many graphs.
         TypeError: `directory` is no path.
     """
-    directory = path_of(directory)
+    directory = checks.path(directory, "directory")
     manifest = _manifest(directory, "links")
     encoder = ExportedModel(manifest, *_encoder(directory, manifest))
     program, weights = _program(directory, manifest, DECODER, DECODER_WEIGHTS, set())

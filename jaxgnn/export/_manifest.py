@@ -101,17 +101,6 @@ class Manifest:
         temporary.replace(directory / FILE)
 
 
-def path_of(directory: str | os.PathLike[str]) -> Path:
-    """The argument `directory` as a path.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if not isinstance(directory, str | os.PathLike):
-        raise TypeError(f"directory: expected a path, got {type(directory).__name__}")
-    return Path(directory)
-
-
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a directory.
 

@@ -187,8 +187,7 @@ class ExportedLinkModel:
         if nodes.ndim != 2 or nodes.shape[1] != width:
             got = list(nodes.shape)
             raise DataError(f"nodes: expected the shape [nodes, {width}], got {got}")
-        ends = _ends(senders, "senders"), _ends(receivers, "receivers")
-        check_ends(*ends, nodes.shape[0])
+        ends = check_ends(senders, receivers, nodes.shape[0])
         nodes = jnp.asarray(nodes, self._dtype)
         if not ends[0].size:
             return jnp.zeros(0, nodes.dtype)
@@ -317,27 +316,16 @@ def _rows(values: ArrayLike | None, count: int, width: int, name: str, of: str) 
 
 def _real(values: Any, name: str) -> Array | np.ndarray:
     """`values` as an array of real numbers, where it is: on the device or the host."""
-    array = _array(values, name, "real numbers")
+    array = unwrap(values)
+    if not isinstance(array, jax.Array):
+        try:
+            array = np.asarray(array)
+        except (TypeError, ValueError):  # rows of several lengths
+            got = type(values).__name__
+            raise TypeError(f"{name}: expected an array of real numbers, got {got}") from None
     if array.dtype != np.bool_ and not any(
         jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)
     ):
         got = "None" if values is None else array.dtype
         raise TypeError(f"{name}: expected an array of real numbers, got {got}")
     return array
-
-
-def _ends(values: Any, name: str) -> np.ndarray:
-    """The ends of pairs on the host; an empty list has no dtype of its own."""
-    ids = np.asarray(_array(values, name, "integers"))
-    return ids if ids.size else ids.astype(np.int32)
-
-
-def _array(values: Any, name: str, of: str) -> Array | np.ndarray:
-    values = unwrap(values)
-    if isinstance(values, jax.Array):
-        return values
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError):  # rows of several lengths
-        got = type(values).__name__
-        raise TypeError(f"{name}: expected an array of {of}, got {got}") from None

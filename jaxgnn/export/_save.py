@@ -31,7 +31,6 @@ from jaxgnn.export._manifest import (
     TEMPORARY,
     WEIGHTS,
     Manifest,
-    path_of,
 )
 from jaxgnn.graph import Graph
 from jaxgnn.graph.batch import disjoint_union
@@ -106,7 +105,7 @@ def save(
         TypeError: an argument of another type.
         OSError: it cannot be written.
     """
-    directory = path_of(directory)
+    directory = checks.path(directory, "directory")
     _check_module(model, "model")
     if decoder is not None:
         _check_module(decoder, "decoder")

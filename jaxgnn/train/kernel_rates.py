@@ -127,7 +127,7 @@ def _details(
         return {"more": min(map(_width, narrow), default=0)}
     if name.startswith("pair_attention"):
         queries, keys, _, _, key_scale = operands[4 + backward : 9 + backward]
-        heads = operands[-1].shape[1] // 2 if backward else results[1].shape[1]
+        heads = (operands[-1] if backward else results[1]).shape[1] // 2
         variant = "scaled" if 0 not in key_scale.shape else "dot"
         variant = "gatv2" if attributes.get("score") == "1" else variant
         return {"more": heads, "width": max(_width(queries), _width(keys)), "variant": variant}

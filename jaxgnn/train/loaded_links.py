@@ -99,8 +99,7 @@ class LoadedLinkRun:
         Raises:
             DataError: ends that are no nodes, or of two lengths.
         """
-        ends = np.asarray(senders), np.asarray(receivers)
-        check_ends(ends[0], ends[1], nodes.shape[0])
+        ends = check_ends(senders, receivers, nodes.shape[0])
         parts = [
             self._programs[1](nodes, *(ids[begin : begin + _PAIRS] for ids in ends))
             for begin in range(0, max(1, ends[0].size), _PAIRS)

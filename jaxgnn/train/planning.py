@@ -32,6 +32,7 @@ BANDWIDTH = 370e9
 """Bytes a second that a device sends: NVLink of an H100 or H200, one way."""
 
 LAYOUTS = ("rows", "features", "both")
+_NO_COLUMNS = "no two of the devices can share columns while others have other rows"
 
 _OF_DEVICES = (
     *("devices", "shard", "distributed"),
@@ -207,6 +208,8 @@ def plan(
         for layout in layouts:
             columns = {"rows": 1, "features": count}.get(layout) or sharded.column_devices(count)
             if layout == "both" and columns == 1:
+                if len(layouts) == 1:  # asked for
+                    plans.append(_refused(count, layout, columns, limit, _NO_COLUMNS))
                 continue
             parts = count // columns
             refused = next(filter(None, (each.refusal(columns) for each in found.step)), "")

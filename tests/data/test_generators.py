@@ -332,6 +332,14 @@ def test_power_law_weights_reach_the_maximum():
         (lambda: data.molecules([7], 20), "num_edges: expected at most 18 .* got 20"),
         (lambda: data.benchmark_graph("ogbn"), "name: expected one of reddit, .* got 'ogbn'"),
         (lambda: data.benchmark_graph("reddit", 0), "scale: expected more than 0"),
+        (lambda: data.benchmark_graph("reddit", "a"), "scale: expected more than 0, .* got 'a'"),
+        (lambda: data.benchmark_graph("reddit", 0.01, "s"), "seed: expected an integer .* got 's'"),
+        (lambda: data.rmat(5, "a"), "edge_factor: expected a number, got str"),
+        (lambda: data.rmat(5, np.nan), "edge_factor: expected a finite number, got nan"),
+        (lambda: data.rmat(5, 1, a="x"), "a: expected a number, got str"),
+        (lambda: data.rmat(5, 1, num_threads=-1), "num_threads: expected 0 or more, got -1"),
+        (lambda: data.chung_lu([1, 1], "a"), "num_edges: expected a number, got str"),
+        (lambda: data.chung_lu([1, 1], 2, intra_share="x"), "intra_share: expected a number"),
     ],
 )
 def test_refuses(call, message):

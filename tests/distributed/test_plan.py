@@ -123,6 +123,8 @@ def test_a_folder_is_planned_as_it_is_trained_on(monkeypatch, tmp_path):
     config = TrainConfig(str(tmp_path / "parts"), model="sage", hidden=8, features="raw")
     _, two, three = plan(config, [2, 3], layouts=["rows"], limit=1 << 30)
     assert three.reason == "--devices: expected a divisor of the 4 parts, got 3"
+    _, alone = plan(config, [2], layouts=["both"], limit=1 << 30)
+    assert alone.reason.startswith("no two of the devices can share columns")
     config = dataclasses.replace(config, devices="2")
     trained = shard_graph(dataset.graph, config, distributed.Partition.load(config.dataset))
     np.testing.assert_array_equal(

@@ -176,7 +176,9 @@ def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
     expected = LinkDescription("ring", 60, data.graph.num_edges, None, False, node_names=nodes)
     assert nodes is not None and loaded.dataset == expected
     test = transform.link_split(data.graph, 0.05, 0.1, seed=0).test
-    logits = loaded.logits(loaded.encode(test.graph, None), test.senders, test.receivers)
+    nodes = loaded.encode(test.graph, None)
+    logits = loaded.logits(nodes, test.senders, test.receivers)
+    assert loaded.logits(nodes, [], []).shape == (0,)
     score = metrics.roc_auc(test.labels, np.asarray(logits))
     assert score == pytest.approx(summary["test_score"])
 

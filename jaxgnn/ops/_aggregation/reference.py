@@ -149,7 +149,7 @@ def _extremum_jvp(
     total = functools.partial(
         jax.ops.segment_sum, segment_ids=segments, num_segments=rows, indices_are_sorted=True
     )
-    ties = jnp.maximum(total(attained.astype(data.dtype)), 1)
+    ties = jnp.maximum(total(attained.astype(jnp.int32)), 1).astype(data.dtype)
     return out, total(jnp.where(attained, tangents[0], 0)) / ties
 
 
