@@ -119,7 +119,7 @@ def part_cost(mesh: Mesh, rows: str, features: str | None, parts: Parts) -> Cost
 
 def _gathered(graph: Graph, columns: int) -> int:
     """Edges under `features`; fewer over tiles, by what they take of the rows' time."""
-    if graph.tiles is None:
+    if graph.tiles is None or graph.num_edges == 0:
         return graph.num_edges
     guess = estimate(graph.tiles, -(-_FEATURES // columns), np.float32)
     return round(graph.num_edges * min(guess.tiles / guess.rows, 1.0))

@@ -64,6 +64,8 @@ def test_tiles_count_where_columns_are_shared():
     assert share == pytest.approx(guess.tiles / guess.rows, abs=1e-4)
     assert over_tiles.graph.tiles is not None and by_rows.graph.tiles is None
     assert shard(tiled, mesh, rows="x").graph.tiles is None
+    empty = Graph.from_edges([], [], num_nodes=0).with_tiles()
+    assert shard(empty, mesh, features="x").costs[0].gathered == 0
 
 
 def test_methods_by_name():
