@@ -163,6 +163,11 @@ def plan(
         raise ConfigError("plan: expected a run on the whole graph of --task node")
     if config.edge_weights:
         raise ConfigError("--edge-weights: jaxgnn plan expected none: it times sums without")
+    if config.samples:
+        raise ConfigError(
+            f"--sample-{'size' if config.sample_size else 'rate'}: jaxgnn plan expected none: "
+            "samples run on one device alone"
+        )
     if config.features == "embedding":
         raise ConfigError(
             "--features: jaxgnn plan expected the data's, got embedding: it times some of the nodes"

@@ -196,6 +196,8 @@ def test_what_is_refused(capsys):
     for options, devices, message in (
         ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
         ({}, [61], "--devices: expected at most 60, the nodes of the graph, got 61"),
+        ({"sample_size": 4}, [2], "--sample-size: jaxgnn plan expected none: samples run on one"),
+        ({"sample_rate": 0.5}, [2], "--sample-rate: jaxgnn plan expected none"),
         ({"features": "embedding"}, [2], "--features: jaxgnn plan expected the data's, got embedd"),
     ):
         with pytest.raises(ConfigError, match=message):
