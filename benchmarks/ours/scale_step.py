@@ -176,14 +176,16 @@ class Steps:
         stored = graphs.load(folder)
         with jax.default_device(jax.devices("cpu")[0]):
             # One graph for all steps: the order of the rows is ReLU's, the windows are MaxK's.
-            self._host = stored.to_graph().with_row_schedule()
-            self._windowed_host = self._host.with_windows() if windows else self._host
-            self._tiled_host = self._host.with_tiles() if tiles else self._host
-        hosts = self._host, self._windowed_host, self._tiled_host
+            graph = stored.to_graph().with_row_schedule()
+            self._hosts = {"rows": graph}
+            if windows:
+                self._hosts["windows"] = graph.with_windows()
+            if tiles:
+                self._hosts["tiles"] = graph.with_tiles()
         # An array that stands twice stays one.
-        own = {id(leaf): leaf for leaf in jax.tree.leaves(hosts)}
+        own = {id(leaf): leaf for leaf in jax.tree.leaves(self._hosts)}
         there = {key: jax.device_put(leaf, jax.devices()[0]) for key, leaf in own.items()}
-        self._graph, self._windowed, self._tiled = jax.tree.map(lambda leaf: there[id(leaf)], hosts)
+        self._graphs = jax.tree.map(lambda leaf: there[id(leaf)], self._hosts)
         self.name, self.num_nodes, self.num_edges = (
             stored.facts["name"],
             stored.num_nodes,
@@ -199,10 +201,11 @@ class Steps:
     ) -> dict[str, float]:
         """What `jaxgnn plan` says of the same step, by layout and number of devices."""
         rng = np.random.default_rng(5)
+        engine = "rows" if setting.k is None else "windows"  # `plan` makes tiles itself
         everyone, nobody = (np.full(self.num_nodes, known) for known in (True, False))
         dataset = NodeDataset(
             self.name,
-            self._graph if setting.k is None else self._windowed,
+            self._graphs[engine],
             rng.random((self.num_nodes, widths[0]), np.float32),
             rng.integers(0, widths[-1], self.num_nodes).astype(np.int32),
             widths[-1],
@@ -215,37 +218,35 @@ class Steps:
             options |= {"activation": "maxk", "k": setting.k}
         options |= {"hidden": widths[1], "norm": "layer", "dropout": 0.5, "dtype": setting.dtype}
         config = TrainConfig(self.name, model="sage", **options)
-        windows = setting.k is not None
-        partitions = [self._split(count, windows) for count in counts] if "rows" in layouts else []
+        partitions = [self._split(count, engine) for count in counts] if "rows" in layouts else []
         plans = plan_devices(
             config, counts, dataset=dataset, layouts=layouts, partitions=partitions
         )
         return {f"{each.layout} {each.devices}": 1e3 * each.step_seconds for each in plans}
 
-    def _partition(self, count: int, windows: bool) -> Partition:
+    def _partition(self, count: int, engine: str) -> Partition:
         """By stream, or for MaxK the one that `shard` chooses. The slowest part sets the time, and
         on a graph of many edges a close balance needs no more halo; tiny graphs cannot be balanced
         as closely."""
-        if windows:
-            return choose_partition(self._windowed_host, count)
+        if engine == "windows":
+            return choose_partition(self._hosts[engine], count)
         for balance in (1.01, 1.05, 1.2, 2.0):
             try:
-                return partition(self._host, count, edge_balance=balance)
+                return partition(self._hosts["rows"], count, edge_balance=balance)
             except ValueError:
                 continue
         raise RuntimeError(f"no partition into {count} parts")
 
-    def _shard(self, layout: str, count: int, windows: bool, tiles: bool) -> ShardedGraph:
+    def _shard(self, layout: str, count: int, engine: str) -> ShardedGraph:
         """Over simulated devices; where overlap is chosen as the models need it."""
-        mesh = scale.mesh_of(jax.devices("cpu")[:count])
+        graph, mesh = self._hosts[engine], scale.mesh_of(jax.devices("cpu")[:count])
         if layout == "features":
-            return shard(self._tiled_host if tiles else self._host, mesh, features=scale.AXIS)
-        graph = self._windowed_host if windows else self._host
-        split = self._split(count, windows)
+            return shard(graph, mesh, features=scale.AXIS)
+        split = self._split(count, engine)
         return shard(graph, mesh, rows=scale.AXIS, partition=split).without_joint_graph()
 
-    def _device_parts(self, layout: str, count: int, windows: bool, tiles: bool) -> list[Any]:
-        sharded, device = self._sharded(layout, count, windows, tiles), jax.devices()[0]
+    def _device_parts(self, layout: str, count: int, engine: str) -> list[Any]:
+        sharded, device = self._sharded(layout, count, engine), jax.devices()[0]
         if layout == "rows":
             return [scale.part_by_rows(sharded, part, device) for part in range(count)]
         whole = jax.tree.map(
@@ -271,14 +272,13 @@ class Steps:
         key = jax.random.key(0)
         x = features["x"].astype(jnp.dtype(setting.dtype))
         labels = features["labels"]
-        tiles = setting.impl == plan.ESTIMATED
+        engine = _engine(setting)
         if layout == "one":
-            graph = self._tiled if tiles else self._graph if setting.k is None else self._windowed
+            graph = self._graphs[engine]
             mask = jnp.ones(self.num_nodes, bool)
             arguments = (graph, jnp.asarray(x), jnp.asarray(labels), mask, key)
             return Share(step.lower(state, *arguments).compile(), [arguments], state)
-        windows = setting.k is not None
-        sharded = self._sharded(layout, count, windows, tiles)
+        sharded = self._sharded(layout, count, engine)
         # That of all devices is compiled for the CPU meanwhile, and never run.
         compiling = None
         if sent:
@@ -291,7 +291,7 @@ class Steps:
             )
             for values in (x, labels)
         ]
-        parts = self._parts(layout, count, windows, tiles)
+        parts = self._parts(layout, count, engine)
         arguments = [(part, *own, part.node_mask, key) for part in parts]
         itemsize = jnp.dtype(setting.dtype).itemsize
         aggregated = aggregated_widths(setting, widths)
@@ -308,6 +308,13 @@ class Steps:
             padding=formula / needed if needed else 1.0,
             dense_bytes=_formula(sharded, None, itemsize, aggregated)[0],
         )
+
+
+def _engine(setting: Setting) -> str:
+    """What the graph of a step has beside its rows: `"windows"`, `"tiles"`, or `"rows"` alone."""
+    if setting.impl == plan.ESTIMATED:
+        return "tiles"
+    return "rows" if setting.k is None else "windows"
 
 
 def _packing(

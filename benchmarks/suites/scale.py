@@ -109,14 +109,14 @@ def entries_of(options: Options) -> list[Entry]:
 
 def set_baselines(workspace: Path, rows: list[Row]) -> None:
     """The baseline is the step on one device; the ratio is that of the predicted time."""
+    # A run has tiles where it can.
+    tiled = any(row["impl"] == plan.ESTIMATED for row in rows)
+    planned_impl = {"features": plan.ESTIMATED if tiled else plan.OURS, "rows": plan.OURS}
     for row in rows:
         if row["shape"]["layout"] == _ONE:
             continue
         file = _plan_file(workspace, row["dtype"], row["shape"].get("k"))
-        # A run has tiles where it can.
-        tiled = any(other["impl"] == plan.ESTIMATED for other in rows)
-        expected = plan.ESTIMATED if tiled and row["shape"]["layout"] == "features" else plan.OURS
-        if file.exists() and row["impl"] == expected:
+        if file.exists() and row["impl"] == planned_impl[row["shape"]["layout"]]:
             planned = json.loads(file.read_text())
             row["planned_ms"] = planned[f"{row['shape']['layout']} {row['shape']['devices']}"]
             row["planned_by_predicted"] = round(row["planned_ms"] / row["predicted_ms"], 3)
