@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxgnn._core import checks
 from jaxgnn._core.text import printable
 from jaxgnn.train.options import ConfigError, option
-from jaxgnn.train.records import check_path, read_config, replacing, run_path
+from jaxgnn.train.records import check_path, read_config, replacing
 from jaxgnn.train.saved_settings import from_settings
 from jaxgnn.train.task import ERRORS, METRIC_NAMES
 
@@ -157,7 +158,7 @@ def compare(directories: Sequence[str | os.PathLike[str]], name: str = "run") ->
     if isinstance(directories, str | os.PathLike) or not isinstance(directories, Iterable):
         got = type(directories).__name__
         raise TypeError(f"directories: expected a sequence of paths, got {got}")
-    paths = [run_path(directory, name) for directory in directories]
+    paths = [checks.path(directory, name) for directory in directories]
     if not paths:
         raise ConfigError(f"{name}: expected at least one run, got none")
     for path in paths:

@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
@@ -40,7 +41,7 @@ from jaxgnn.train.loaded_graphs import LoadedGraphRun, evaluate_graph_scores, lo
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import choose_split, load_dataset, prepared, score_or_none
 from jaxgnn.train.options import ConfigError
-from jaxgnn.train.records import check_data, fingerprint, read_config, run_path
+from jaxgnn.train.records import check_data, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
 from jaxgnn.train.task import Task, mean_loss
@@ -241,7 +242,7 @@ def load_run(
             without `jax_enable_x64`.
         CheckpointError: no checkpoint that can be restored.
     """
-    directory = run_path(directory, name)
+    directory = checks.path(directory, name)
     config = run_config(directory, name, "node", "graph")
     if config.task == "graph":
         return load_graph_run(directory, name, config, warn or Recovery().warn)

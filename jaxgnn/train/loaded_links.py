@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from jaxgnn._core import checks
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, load
 from jaxgnn.data.checks import check_ends
@@ -26,7 +27,7 @@ from jaxgnn.train.links import LinkData, LinkModel, build_links, describe
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import prepared
 from jaxgnn.train.problem import link_data_of, load_link_data
-from jaxgnn.train.records import check_data, read_config, run_path
+from jaxgnn.train.records import check_data, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.restored import newest_checkpoint, run_config
 
@@ -183,7 +184,7 @@ def load_link_run(
             without `jax_enable_x64`.
         CheckpointError: no checkpoint that can be restored.
     """
-    directory = run_path(directory, name)
+    directory = checks.path(directory, name)
     config = run_config(directory, name, "link")
     record = read_config(directory, name)
     if "dataset" in record:

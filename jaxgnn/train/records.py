@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from jaxgnn._core import checks
 from jaxgnn._core.checksum import checksum
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
@@ -100,15 +99,6 @@ def _create_named(config: TrainConfig) -> Path:
             if not path.is_dir():
                 raise
             path, suffix = path.with_name(f"{name}-{suffix}"), suffix + 1
-
-
-def run_path(directory: Any, name: str) -> Path:
-    """The path of a run directory that the argument `name` gave.
-
-    Raises:
-        TypeError: it is no path.
-    """
-    return checks.path(directory, name)
 
 
 def check_path(path: Path, name: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxgnn._core import checks
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train.build_program import build
@@ -16,7 +17,7 @@ from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.loop import Best, Progress
 from jaxgnn.train.node_problem import choose_split, load_dataset, make_task
 from jaxgnn.train.options import ConfigError, TaskName
-from jaxgnn.train.records import check_data, check_path, fingerprint, read_config, run_path
+from jaxgnn.train.records import check_data, check_path, fingerprint, read_config
 from jaxgnn.train.recovery import Recovery
 from jaxgnn.train.resume import read_progress
 from jaxgnn.train.runner import check_wide
@@ -54,7 +55,7 @@ def saved_config(directory: str | os.PathLike[str], name: str = "run") -> TrainC
     Raises:
         ConfigError: it is no run directory.
     """
-    return from_settings(read_config(run_path(directory, name), name)["settings"])
+    return from_settings(read_config(checks.path(directory, name), name)["settings"])
 
 
 def restore_run(
@@ -76,7 +77,7 @@ def restore_run(
         ConfigError, DataError: no run directory, or other data.
         CheckpointError: no checkpoint, or none that can be restored.
     """
-    directory = run_path(directory, name)
+    directory = checks.path(directory, name)
     config = run_config(directory, name)
     if dataset is None:
         dataset = load_dataset(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -16,9 +15,10 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import Graph, GraphSubstitute
+from jaxgnn.graph import Graph
 from jaxgnn.nn.maxk import MaxK
 from jaxgnn.ops import CBSR, segment_reduce
+from jaxgnn.ops._core import over_parts
 
 FillValue = float | ArrayLike | Literal["mean", "add", "mul", "min", "max"]
 
@@ -125,17 +125,10 @@ def loop_features(graph: Graph, edge_attr: Array, fill_value: FillValue) -> Arra
     """The features of each receiver's added self-loop."""
     if not isinstance(fill_value, str):
         return _given_features(graph, edge_attr, jnp.asarray(fill_value, edge_attr.dtype))
-    if not isinstance(graph, GraphSubstitute):
-        return _reduced_features(graph, edge_attr, fill_value)
-    return graph.map_parts(
-        functools.partial(_reduced_features, fill_value=fill_value),
-        "attention with edge_dim",
-        {"edge_attr": edge_attr},
-        {"edge_attr": "edges"},
-        split="edges",
-    )
+    return _reduced_features(graph, edge_attr, fill_value)
 
 
+@over_parts({"edge_attr": "edges"}, split="edges", name="attention with edge_dim")
 def _reduced_features(graph: Graph, edge_attr: Array, fill_value: str) -> Array:
     """The reduction of the features of each receiver's edges, self-loops aside."""
     kept = (graph.senders != graph.receivers)[:, None]

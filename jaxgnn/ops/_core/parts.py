@@ -23,6 +23,7 @@ def over_parts(
     split: Split | None = None,
     like: Callable[..., Any] | None = None,
     reduces: bool = False,
+    name: str | None = None,
 ) -> Callable[[Operation], Operation]:
     """A decorator: the operation also takes a `GraphSubstitute`, on whose parts it then runs.
 
@@ -32,6 +33,7 @@ def over_parts(
         like: an operation with the same arguments, if this one's signature does not name them.
         reduces: it takes `reduce`, a sum by default, over the edges of each receiver; and
             `transpose`.
+        name: of the operation in errors, if it is not a public one.
     """
 
     def decorated(operation: Operation) -> Operation:
@@ -44,17 +46,15 @@ def over_parts(
             given = dict(signature.bind(graph, *arguments, **named).arguments)
             del given[next(iter(given))]
             arrays = {
-                name: value
-                for name in ends
-                if _is_array(value := unwrap(given.get(name)), ends[name])
+                key: value for key in ends if _is_array(value := unwrap(given.get(key)), ends[key])
             }
-            static = {name: value for name, value in given.items() if name not in arrays}
+            static = {key: value for key, value in given.items() if key not in arrays}
             options: dict[str, Any] = {"split": split}
             if reduces and not given.get("transpose"):
                 options["reduce"] = given.get("reduce", "sum")
             return graph.map_parts(
                 functools.partial(operation, **static),
-                operation.__name__,
+                name or operation.__name__,
                 arrays,
                 ends,
                 result,

@@ -80,12 +80,12 @@ def sspmm(
         windows = None
     engine = choose_engine("sspmm", y.shape[0], width, y.dtype, rows, windows, indices, weights)
     if engine == "windows":
-        by_windows = of(_by_windows_exactly)
-        if not config.deterministic:
-            # In float16 a divided cotangent may be 0: see `widened`.
-            inside = mean and y.dtype != jnp.float16
-            by_windows = functools.partial(_by_windows, inside)
-            by_windows = by_windows if inside else of(by_windows)
+        if config.deterministic:
+            by_windows = of(_by_windows_exactly)
+        elif y.dtype == jnp.float16:  # a divided cotangent may be 0: see `widened`
+            by_windows = of(functools.partial(_by_windows, False))
+        else:
+            by_windows = functools.partial(_by_windows, mean)
         kernel = on_cuda(functools.partial(_padded, by_windows), otherwise=gathered)
     elif engine == "dense":
         kernel = on_cuda(of(_reference), otherwise=gathered)
