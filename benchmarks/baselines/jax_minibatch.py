@@ -19,6 +19,9 @@ from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.minibatch import Batch, Data, Step, Trainer
 from benchmarks.harness.setting import Arrays, layer_parameters
 
+# As `NeighborLoader.scan` has it.
+_CONCURRENT = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
+
 
 def trainer(step: Step, data: Data) -> Trainer:
     """The step in a `jax.lax.scan`, sampling and features a part of the program."""
@@ -63,7 +66,10 @@ def trainer(step: Step, data: Data) -> Trainer:
     jax.block_until_ready(call())
 
     def loop(steps: int) -> Callable[[int], float]:
-        program = jax.jit(functools.partial(many, steps=steps))
+        program = jax.jit(
+            functools.partial(many, steps=steps),
+            compiler_options=_CONCURRENT if data.device == "gpu" else None,
+        )
 
         def call() -> Array:
             nonlocal state

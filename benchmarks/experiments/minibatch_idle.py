@@ -4,9 +4,8 @@
 
 The steps are those of the suite `sampling`: three SAGE layers of 256, 1,024 seeds, [15, 10, 5]
 neighbors. "In one program" they run by `NeighborLoader.scan`, sampling inside; "call by call" the
-loader samples a batch, and the next call trains on it. One process times them. Another one traces
-their kernels by JAX's profiler, without command buffers, whose kernels are not traced one by one.
-The GPU is idle in what of a step's time no kernel runs.
+loader samples a batch, and the next call trains on it. One process times them, and another one
+traces their kernels by JAX's profiler. The GPU is idle in what of a step's time no kernel runs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import concurrent.futures
 import dataclasses
 import functools
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +27,7 @@ from rich.table import Table
 from benchmarks.harness import graphs, plan
 from benchmarks.harness.minibatch import SEED_SHARE, Data, Step
 from benchmarks.harness.record import write_records
-from benchmarks.harness.trace import busy, gpu_kernels
+from benchmarks.harness.trace import busy, gpu_kernels, keep_command_buffers
 from benchmarks.suites.sampling import CASE, NUM_NEIGHBORS, SEEDS, WIDTHS
 
 
@@ -77,8 +75,7 @@ def main() -> None:
 def _run(options: Options, trace: bool) -> dict[str, Any]:
     """Milliseconds of a step by way: its time, or that in which a kernel runs."""
     if trace:
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer="
+        keep_command_buffers()
 
     import jax
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -213,9 +212,6 @@ def take_windows(threads: int | None) -> None:
 
 def main(options: Options) -> None:
     """Measures, prints, and with `--json` writes a file."""
-    if options.kernels:  # a command buffer's kernels are not traced one by one
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer="
     if options.every_k:
         for rule in (sparse_rule, sparse_pair_rule):
             rule.FORWARD_SHARE = rule.BACKWARD_SHARE = 1.0

@@ -28,7 +28,7 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.options import Options as SuiteOptions
 from benchmarks.harness.setting import Setting
 from benchmarks.harness.steps import load_arrays, save_features
-from benchmarks.harness.trace import gpu_kernels
+from benchmarks.harness.trace import gpu_kernels, keep_command_buffers
 from benchmarks.suites.training import widths
 
 _STEPS = 10
@@ -77,8 +77,8 @@ def main() -> None:
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     flags = os.environ.get("XLA_FLAGS", "")
     flags += f" --xla_force_host_platform_device_count={options.devices}"
-    # A command buffer's kernels are not traced one by one.
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer="
+    os.environ["XLA_FLAGS"] = flags
+    keep_command_buffers()
     with tempfile.TemporaryDirectory() as workspace:
         _run(options, Path(workspace))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,11 +22,17 @@ class Kernel(NamedTuple):
     end: float
 
 
+def keep_command_buffers() -> None:
+    """Before JAX is imported: XLA would else launch each kernel by itself while it is traced, and
+    a GPU would wait for the host where it does not otherwise."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_enable_command_buffers_during_profiling=true".strip()
+
+
 def gpu_kernels(run: Callable[[], Any]) -> Iterator[Kernel]:
     """The kernels of all streams during a call, which waits for its results.
 
-    A command buffer's kernels are not traced one by one: XLA_FLAGS with
-    --xla_gpu_enable_command_buffer= leaves command buffers out.
+    Those of a command buffer are traced one by one, too, after `keep_command_buffers`.
     """
     import jax
 

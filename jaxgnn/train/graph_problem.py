@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import GraphSet, Metric
+from jaxgnn.train.compiler_options import of_steps
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.device_graphs import DeviceGraphs
 from jaxgnn.train.graph_data import GraphSetDescription, graph_split
@@ -112,7 +113,8 @@ class CompiledGraphs(Compiled):
             if not any(known == kind for known, *_ in self._programs):
                 for name, calls in kernel_calls(lowered.as_text()).items():
                     self.kernels[name] = self.kernels.get(name, 0) + calls
-            self._programs[key] = lowered.compile()
+            options = of_steps(counted=False) if kind == "steps" else None
+            self._programs[key] = lowered.compile(options)
             self.seconds += time.perf_counter() - start
         return self._programs[key]
 

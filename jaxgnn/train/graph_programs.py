@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxgnn.train.compiler_options import jit_steps
 from jaxgnn.train.device_graphs import DeviceGraphs, union
 from jaxgnn.train.graph_minibatch import GraphMinibatch
 
@@ -57,7 +58,7 @@ def run_steps(
     return jax.lax.fori_loop(first, end, body, (state, outputs))
 
 
-run = jax.jit(run_steps, static_argnums=(0, 1))
+run = jit_steps(run_steps, static_argnums=(0, 1), counted=False)
 
 
 @functools.partial(jax.jit, static_argnums=0)

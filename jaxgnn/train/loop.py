@@ -16,6 +16,7 @@ import numpy as np
 from jaxgnn.data import Metric
 from jaxgnn.distributed._placement import to_host
 from jaxgnn.train import sharded
+from jaxgnn.train.compiler_options import of_steps
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.optimizer import steps_done
 from jaxgnn.train.step import LossSums, Program, TrainState, mean_of, no_loss
@@ -114,11 +115,14 @@ class Compiled:
         self._steps: dict[int, jax.stages.Compiled] = {}
         calls = [] if program.batches is None else program.batches.calls()
         self._in_calls = len(calls) > 1
+        # Over several devices collectives are between the kernels.
+        alone = program.batches is not None and program.batches.mesh is None
+        self._options = of_steps(counted=True) if alone else None
         if self._in_calls:
             for length in set(calls):
                 self._compile_steps(length, state, task)
         else:
-            self._step = step.compile()
+            self._step = step.compile(self._options)
         self.evaluate = evaluate.compile()
         self.seconds = time.perf_counter() - start
 
@@ -134,7 +138,8 @@ class Compiled:
 
     def _compile_steps(self, length: int, state: TrainState, task: Task) -> None:
         steps = jax.jit(self._program.step_on_batches, static_argnums=0, donate_argnums=1)
-        self._steps[length] = steps.lower(length, state, self.no_loss(task), task).compile()
+        lowered = steps.lower(length, state, self.no_loss(task), task)
+        self._steps[length] = lowered.compile(self._options)
 
     def step(
         self,

@@ -13,12 +13,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn._core import checks
+from jaxgnn._core.arguments import check_integers_fit
 from jaxgnn.graph import Blocks, Graph, NodeRows, graph_argument
 from jaxgnn.graph._take import take_rows
 from jaxgnn.ops import sample_neighbors
 from jaxgnn.ops._sampling.custom import OwnMethod
 from jaxgnn.ops._sampling.sample_neighbors import METHODS, Method, hop_capacities, hop_sizes
 from jaxgnn.ops._sampling.weighted import DrawWeights, ready_weights
+from jaxgnn.train.compiler_options import jit_steps
 from jaxgnn.train.host_features import HostFeatures
 
 State = TypeVar("State")
@@ -177,7 +179,8 @@ class NeighborLoader:
             degrees,
         )
         self._epoch = self._position = 0
-        order = _order_of(self._options, self._data, jnp.int32(0))
+        self._orders: dict[int, Array] = {}
+        order = self._order(0)
         jax.eval_shape(functools.partial(_batch, self._options), self._data, order, *self._at())
 
     def __len__(self) -> int:
@@ -200,9 +203,8 @@ class NeighborLoader:
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch."""
         epoch = self._epoch
-        order = _order_of(self._options, self._data, jnp.int32(epoch))
         while self._epoch == epoch:
-            batch = self._batch(order)
+            batch = self._batch(self._order(epoch))
             if self._options.capacity is not None and bool(batch.blocks.overflow):
                 self._grow()
                 continue
@@ -237,8 +239,10 @@ class NeighborLoader:
         while steps > 0:
             # An epoch's length at most, so that two orders of the seeds serve a program.
             length = min(steps, len(self))
+            ends = self._position + length > len(self)
+            orders = self._order(self._epoch), self._order(self._epoch + ends)
             state, stacked, done = _scan(
-                self._options, step, length, self._data, state, *self._at()
+                self._options, step, length, self._data, state, orders, *self._at()
             )
             self._keep_features(done)
             # The one value that the host waits for, where it has to know.
@@ -251,6 +255,13 @@ class NeighborLoader:
         if len(outputs) == 1:
             return state, outputs[0]
         return state, jax.tree.map(lambda *rows: jnp.concatenate(rows), *outputs)
+
+    def _order(self, epoch: int) -> Int[Array, "batches batch_size"]:
+        """Made once an epoch: to shuffle many nodes takes as long as a step or two."""
+        if epoch not in self._orders:
+            kept = {near: order for near, order in self._orders.items() if abs(near - epoch) == 1}
+            self._orders = {**kept, epoch: _order_of(self._options, self._data, jnp.int32(epoch))}
+        return self._orders[epoch]
 
     def _batch(self, order: Array) -> Batch:
         # Without the features: a program would copy what it returns.
@@ -310,6 +321,7 @@ def _rows(values: Any, name: str, num_nodes: int) -> Any:
     if values is None:
         return None
     if not isinstance(values, HostFeatures):
+        check_integers_fit(values, name)
         values = checks.as_numbers(values, name)
     if len(values.shape) == 0 or values.shape[0] != num_nodes:
         raise ValueError(f"{name}: expected the shape ({num_nodes}, ...), got {values.shape}")
@@ -380,20 +392,23 @@ def _batch(options: _Options, data: _Data, order: Array, epoch: Array, position:
 _order_of = jax.jit(_order, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jit_steps, static_argnums=(0, 1, 2), counted=True)
 def _scan(
     options: _Options,
     step: Callable[[Any, Batch], tuple[Any, Any]],
     steps: int,
     data: _Data,
     state: Any,
+    orders: tuple[Int[Array, "batches batch_size"], Int[Array, "batches batch_size"]],
     epoch: Array,
     position: Array,
 ) -> tuple[Any, Any, Array]:
-    """The state, the outputs, and the steps done before one had too many nodes."""
-    # Both orders that the steps can need: a choice within the loop would have to reach the host.
-    orders = jnp.concatenate([_order(options, data, epoch), _order(options, data, epoch + 1)])
-    seeds = jax.lax.dynamic_slice_in_dim(orders, position, steps)
+    """The state, the outputs, and the steps done before one had too many nodes.
+
+    `orders` are the epoch's and, if the steps go beyond it, the next one's.
+    """
+    # One array of both: a choice within the loop would have to reach the host.
+    seeds = jax.lax.dynamic_slice_in_dim(jnp.concatenate(orders), position, steps)
     numbers = position + jnp.arange(steps, dtype=jnp.int32)
 
     if options.capacity is None:
