@@ -34,11 +34,12 @@ def _score(options: EvaluateOptions) -> None:
     with memory_errors():
         run = load(options.run)
         data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
-        own = options.dataset is None and run.config.task == "node"
-        if own and options.split not in (None, run.config.split):
+        split = run.config.split
+        if options.split not in (None, split) and (options.dataset is None or _is_own(run, data)):
+            of = "graphs" if run.config.task == "graph" else "nodes"
             print_error(
-                f"--split: the run was trained on split {run.config.split}: its training nodes may "
-                f"be test nodes of split {options.split}"
+                f"--split: the run was trained on split {split}: its training {of} may be test "
+                f"{of} of split {options.split}"
             )
         scores = evaluate_scores(run, data, options.split)
     console = Console()
@@ -48,6 +49,31 @@ def _score(options: EvaluateOptions) -> None:
     console.print(scores_table(scores))
     if output is not None:
         print_line(console, f"wrote {output / 'evaluation.json'}")
+
+
+def _is_own(run: Any, data: Any) -> bool:
+    """Whether the run was trained on these data, by their checksum."""
+    from jaxgnn._core.checksum import checksum
+    from jaxgnn.data import DataError, GraphSet, NodeDataset
+    from jaxgnn.train import ConfigError
+    from jaxgnn.train.graph_data import graph_split
+    from jaxgnn.train.graph_problem import graph_arrays
+    from jaxgnn.train.node_problem import choose_split
+    from jaxgnn.train.records import fingerprint, read_config
+
+    config = run.config
+    try:
+        if isinstance(data, GraphSet):
+            found = checksum(*graph_arrays(data, graph_split(data, config.split)))
+        elif isinstance(data, NodeDataset):
+            split = choose_split(data, config.split)
+            found = fingerprint(data, split, weights=config.edge_weights)
+        else:
+            return False
+    except (ConfigError, DataError):  # no such split
+        return False
+    saved = read_config(run.directory, "RUN").get("data")
+    return isinstance(saved, dict) and saved.get("fingerprint") == found
 
 
 def _measure(options: EvaluateOptions) -> None:

@@ -138,9 +138,9 @@ def read_columns(
         that are there.
 
     Raises:
-        DataError: a column is missing or twice, a name is almost that of an optional column, a row
-            has another number of fields, or a field is not what its column holds; with the file,
-            the line (the row, of Parquet) and the column.
+        DataError: a column is missing, twice or without a name, a name is almost that of an
+            optional column, a row has another number of fields, or a field is not what its column
+            holds; with the file, the line (the row, of Parquet) and the column.
     """
     with reading(path):
         parquet = path.suffix == ".parquet"
@@ -172,8 +172,13 @@ def _check_names(
             raise DataError(
                 f"line 1: expected the column {quote(name)}, got {quote(', '.join(names[:9]))}"
             )
-    if len(set(names)) != len(names) or "" in names:
-        twice = next(name for name in names if not name or names.count(name) > 1)
+    if "" in names:
+        raise DataError(
+            "line 1: expected a name for each column, got none for column "
+            f"{names.index('') + 1} (pandas: to_csv(..., index=False))"
+        )
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"line 1: expected different names of columns, got {quote(twice)}")
     # Such a column would be a feature, and a label a feature that tells the class.
     missing = set(optional).difference(names)

@@ -37,7 +37,11 @@ def edge_list_format(
     skip_lines: int | None,
     names: bool | None = None,
 ) -> EdgeListFormat:
-    """The format by the first bytes of a file; what is given stays."""
+    """The format by the first bytes of a file; what is given stays.
+
+    Raises:
+        DataError: it begins as a table of nodes.
+    """
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(head.decode("utf-8-sig", "replace").split("\n"), 1):
         line = line.strip()
@@ -51,6 +55,8 @@ def edge_list_format(
     rows = [_ends(line, chosen) for _, line in lines]
     skipped, first = skip_lines or 0, rows[0]
     words = not any(map(_is_number, first))
+    if skip_lines is None and words:
+        _check_header(lines[0][0], first)
     known = {end.strip('"').lower() for end in first} <= _HEADERS
     if skip_lines is None and words and (known or (len(rows) == 2 and all(map(_is_id, rows[1])))):
         skipped, first = lines[0][0], rows[-1]
@@ -61,6 +67,16 @@ def edge_list_format(
     # Blanks or a comma, whichever, where the ids are numbers: "1, 2" is an edge too.
     default = delimiter is None and not names and chosen in "\t,"
     return EdgeListFormat("\0" if default else " " if chosen == "\0" else chosen, names, skipped)
+
+
+def _check_header(number: int, ends: list[str]) -> None:
+    for end in ends:
+        if end.strip('"').lower() == "id":
+            raise DataError(
+                f"line {number}: expected sender and receiver first, got the column {quote(end)}: "
+                "a table of nodes is read with its edges: give the directory with nodes.csv and "
+                "edges.csv"
+            )
 
 
 def _ends(line: str, delimiter: str) -> list[str]:

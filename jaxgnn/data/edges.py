@@ -93,7 +93,7 @@ def read_edge_list(
         n = parser.max_id + 1 if num_nodes is None else num_nodes
         if num_nodes is None:
             _check_first_line(parser, senders, receivers)
-            _check_density(n, senders.size, "; give num_nodes if so")
+            _check_density(n, senders.size, "; if so give num_nodes (Python)")
         elif parser.max_id >= n:
             raise DataError(f"expected ids from 0 to {n - 1}, got {parser.max_id}")
         return _pattern(senders, receivers, n, undirected, budget)
@@ -164,11 +164,13 @@ def read_edges(
         comments: characters; a line that starts with one of them is no edge.
         skip_lines: number of lines at the start that are not read. By default a header is skipped:
             a first line of words that is followed by integers, or of words such as `source`.
+            `metadata.notes` names a first edge whose names are in no other one.
         max_bytes: as of `read_matrix_market`.
 
     Raises:
-        DataError: not such a file, damaged, an id out of range, a weight that is not finite, or a
-            line of counts (of nodes and edges) in place of the first edge.
+        DataError: not such a file, damaged, an id out of range, a weight that is not finite, a
+            line of counts (of nodes and edges) in place of the first edge, or the header of a
+            table of nodes, with a column `id`.
     """
     budget = Budget(max_bytes)
     if num_nodes is not None:
@@ -193,12 +195,14 @@ def read_edges(
         values = parser.take_weights() if weights else None
         budget.charge(senders.nbytes + receivers.nbytes, "the edges")
         n = parser.max_id + 1 if num_nodes is None else num_nodes
-        node_names = _names(parser.take_names(), budget) if named else None
+        node_names, notes = _names(parser.take_names(), budget) if named else None, ""
         if node_names is not None:
             _check_quotes(node_names, found.delimiter)
+            notes = _note_of_first_line(parser.first_line, senders, receivers, node_names)
         elif num_nodes is None:
             _check_first_line(parser, senders, receivers)
-            _check_density(n, senders.size, "; give num_nodes if so, or names=True")
+            hint = "; where ids are names, put a letter before each (Python: names=True; num_nodes)"
+            _check_density(n, senders.size, hint)
         elif parser.max_id >= n:
             raise DataError(f"expected ids from 0 to {n - 1}, got {parser.max_id}")
         return plain_graph(
@@ -210,6 +214,7 @@ def read_edges(
             weights=values,
             undirected=undirected,
             node_names=node_names,
+            notes=notes,
         )
 
 
@@ -223,6 +228,7 @@ def plain_graph(
     weights: np.ndarray | None = None,
     undirected: bool = False,
     node_names: tuple[str, ...] | None = None,
+    notes: str = "",
     **fields: Any,
 ) -> PlainGraph:
     """The graph of int32 edges, each once; the weights of merged ones are summed."""
@@ -248,7 +254,7 @@ def plain_graph(
         graph=graph,
         weights=values,
         node_names=node_names,
-        metadata=Metadata(source=os.fspath(path)),
+        metadata=Metadata(source=os.fspath(path), notes=notes),
         **fields,
     )
 
@@ -330,8 +336,22 @@ def _check_first_line(parser: Any, senders: np.ndarray, receivers: np.ndarray) -
     if counts_edges and (nodes == largest + 1 or (nodes >= largest and edges > largest)):
         raise DataError(
             f"line {parser.first_line}: '{nodes} {edges}' looks like the numbers of nodes and "
-            f"edges: pass skip_lines={parser.first_line}, or num_nodes if it is an edge"
+            f"edges: delete the line, or begin it with # (Python: skip_lines={parser.first_line}); "
+            "if it is an edge, move it to the end (Python: num_nodes)"
         )
+
+
+def _note_of_first_line(
+    line: int, senders: np.ndarray, receivers: np.ndarray, names: tuple[str, ...]
+) -> str:
+    """What to say of a first edge that may be a header: its names are in no other edge."""
+    # Names are numbered in the order in which they come.
+    if senders.size < 2:
+        return ""
+    if min(senders[1:].min(), receivers[1:].min()) <= max(senders[0], receivers[0]):
+        return ""
+    ends = ", ".join(quote(names[int(ids[0])]) for ids in (senders, receivers))
+    return f"line {line} ({ends}) is read as an edge: delete it if it is a header"
 
 
 def _check_density(num_nodes: int, num_edges: int, hint: str) -> None:

@@ -111,6 +111,11 @@ def _file(path: pathlib.Path) -> tuple[Reader, dict[str, Any]]:
             f"{display_path(path)}: label sets need their graph: load the directory of both, or "
             "use jaxgnn.data.read_label_sets"
         )
+    if path.name.lower() in ("nodes.csv", "nodes.csv.gz"):
+        raise DataError(
+            f"{display_path(path)}: expected an edge list, got a table of nodes: give the "
+            "directory with nodes.csv and edges.csv"
+        )
     with reading(path):
         head = head_of(path)
         if head.startswith(b"PK") or path.suffix == ".npz":

@@ -14,12 +14,14 @@ import numpy as np
 from jaxgnn._core import checks
 from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.cache import load_cached
+from jaxgnn.data.columns import find_table
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.dataset import NodeDataset, normalize_in_place
 from jaxgnn.data.digits import digits
 from jaxgnn.data.downloads import SOURCES, download, hint
 from jaxgnn.data.edges import read_edge_list, read_matrix_market
 from jaxgnn.data.limits import DataError, display_path, quote
+from jaxgnn.data.plain_graph import PlainGraph
 from jaxgnn.data.recognize import Loaded, Reader, reader_of
 from jaxgnn.data.synthetic import chung_lu_dataset, rmat_dataset, sbm_dataset
 
@@ -126,9 +128,15 @@ def of_nodes(name_or_path: str | os.PathLike[str], loaded: Loaded) -> NodeDatase
     Raises:
         DataError: it is not.
     """
-    if not isinstance(loaded, NodeDataset):
-        raise DataError(f"{display_path(name_or_path)}: expected nodes with labels, got {loaded!r}")
-    return loaded
+    if isinstance(loaded, NodeDataset):
+        return loaded
+    name, table = display_path(name_or_path), find_table(pathlib.Path(name_or_path), "nodes")
+    if isinstance(loaded, PlainGraph) and table is not None:
+        raise DataError(
+            f"{name}: expected nodes with labels (the column 'label' of {table.name}), got none; "
+            "jaxgnn train --task link needs none"
+        )
+    raise DataError(f"{name}: expected nodes with labels, got {loaded!r}")
 
 
 def accepts(name_or_path: str | os.PathLike[str], option: str) -> bool:

@@ -60,9 +60,9 @@ def read_tables(
     may be any text, but labels that are all numbers have to be whole ones: nodes are numbered in
     their order and classes in the order of their names (of their values, if all are integers);
     `node_names` and `class_names` keep them where they are not 0, 1, ..., and `feature_names`
-    those of the features. Nodes with an empty label are in no
-    mask. `split` is `train`, `val`, `test` or empty. Without that column, random splits of the
-    labelled nodes are drawn. Without a column of features, the one feature of a node is
+    those of the features. Nodes with an empty label are in no mask. `split` is `train`, `val`,
+    `test`, in any case, or empty. Without that column, random splits of the labelled nodes are
+    drawn. Without a column of features, the one feature of a node is
     log(1 + in-degree).
 
     Args:

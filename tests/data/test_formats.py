@@ -102,6 +102,9 @@ def test_edge_lists(tmp_path, content, options, expected, names, weights):
         ('"Doe, J",b\nb,c\n', {}, "expected names without quotes, got '\"Doe'"),
         ('"source";"target"\n"1";"2"\n', {}, "expected names without quotes, got '\"1\"'"),
         (b"a b\nb \xe9\n", {}, r"expected UTF-8 text, got the name b'é'"),
+        ("id,age\n0,31\n", {}, "line 1: .*, got the column 'id': .* with nodes.csv and edges.csv"),
+        ("label\tID\nred\talice\n", {}, "line 1: .*, got the column 'ID': a table of nodes"),
+        ("3 2\n0 1\n1 2\n", {}, "line 1: '3 2' looks like .*: delete the line, or begin it with #"),
     ],
 )
 def test_edge_lists_refuse(tmp_path, content, options, message):
@@ -109,6 +112,30 @@ def test_edge_lists_refuse(tmp_path, content, options, message):
         data.load(written(tmp_path / "edges.txt", content), **options)
     with pytest.raises(DataError, match="delimiter: expected one ASCII character"):
         data.read_edges(tmp_path / "edges.txt", delimiter="::")
+
+
+def test_a_table_of_nodes_is_no_edge_list(tmp_path):
+    for name in ("nodes.csv", "nodes.csv.gz"):
+        with pytest.raises(DataError, match=f"{name}: expected an edge list, got a table of nodes"):
+            data.load(written(tmp_path / name, "0,31\n1,45\n"))
+    path = written(tmp_path / "edges.csv", "id,ego\nego,id\n")
+    assert data.load(path, skip_lines=0).node_names == ("id", "ego")
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        ("follower,followed\na,b\n", "line 1 ('follower', 'followed') is read as an edge"),
+        ("# c\nself self\na b\n", "line 2 ('self', 'self') is read as an edge"),
+        ("a b\nc a\n", ""),
+        ("a b\n", ""),
+        ("source,target\na,b\n", ""),
+        ("5 6\n0 1\n", ""),
+    ],
+)
+def test_an_edge_of_names_that_may_be_a_header_is_noted(tmp_path, content, note):
+    notes = data.load(written(tmp_path / "edges.txt", content)).metadata.notes
+    assert notes.startswith(note) if note else notes == ""
 
 
 def test_many_names(tmp_path):

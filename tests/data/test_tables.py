@@ -111,6 +111,7 @@ def test_classes_that_are_numbers(tmp_path, labels, names, expected):
         (NODES, "source,target,WEIGHTS\n", r"edges\.csv: line 1: .* 'weight', got 'WEIGHTS'"),
         (NODES, "source,weight\n", r"edges\.csv: line 1: expected the column 'target'"),
         ("id,x,x\n", EDGES, r"line 1: expected different names of columns, got 'x'"),
+        (",id,\n", EDGES, r"a name for each column, got none for column 1 \(pandas: .*index=False"),
         ("id\na\na\n", EDGES, r"nodes\.csv: line 3, column 'id': .* there before: 'a'"),
         ("id,x\n\n,1\n", EDGES, r"nodes\.csv: line 3, column 'id': .* an empty id"),
         (NODES, EDGES + "\nz,a,1,1\n", r"edges\.csv: line 7, column 'source': .* node, got 'z'"),
@@ -145,6 +146,15 @@ def test_classes_that_are_numbers(tmp_path, labels, names, expected):
 def test_refusals_name_file_line_and_column(tmp_path, nodes, edges, message):
     with pytest.raises(DataError, match=message):
         data.load(write(tmp_path, nodes, edges))
+
+
+def test_nodes_without_labels_name_the_column(tmp_path):
+    write(tmp_path, "id,class\na,1\nb,2\n", "source,target\na,b\n")
+    message = (
+        r"expected nodes with labels \(the column 'label' of nodes\.csv\), got none; .*--task link"
+    )
+    with pytest.raises(DataError, match=message):
+        data.load_nodes(tmp_path)
 
 
 def test_limits(tmp_path):

@@ -378,6 +378,9 @@ def test_the_command_trains_evaluates_and_predicts(tmp_path, monkeypatch, capsys
     assert main(["evaluate", "run", "--output", "scores"]) == 0
     scores = json.loads((tmp_path / "scores" / "evaluation.json").read_text())
     assert scores["rows"][2]["score"] == pytest.approx(summary["test_score"])
+    for dataset in ([], ["toy"]):
+        assert main(["evaluate", "run", *dataset, "--split", "2", "--output", "scores"]) == 0
+        assert "its training graphs may be test graphs of split 2" in capsys.readouterr().err
     assert main(["predict", "run", "toy", "--output", "p.csv"]) == 0
     assert "48 graphs, 2 classes" in capsys.readouterr().out
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 49

@@ -227,6 +227,10 @@ def test_scores_are_the_runs_and_those_of_other_data(trained, tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(trained), "--split", "3", *output]) == 0
     assert "--split: the run was trained on split 0: its training" in capsys.readouterr().err
+    own = str(trained.parent / "small.npz")
+    assert main(["evaluate", str(trained), own, "--split", "3", *output]) == 0
+    assert "its training nodes may be test nodes of split 3" in capsys.readouterr().err
+    assert main(["evaluate", str(trained), own, "--split", "0", *output]) == 0
     assert main(["evaluate", str(trained), other, "--split", "3", *output]) == 0
     assert "--split" not in capsys.readouterr().err
     scores = json.loads((tmp_path / "evaluation.json").read_text())
