@@ -28,12 +28,17 @@ def as_integer(value: Any) -> int | None:
 
 def check_fill_value(fill_value: Any, dtype: Any) -> None:
     """Raises if it is no number, or if what JAX makes of `dtype` does not have it."""
+    if isinstance(fill_value, list | tuple) or np.ndim(fill_value):
+        raise TypeError(f"fill_value: expected a number, got {fill_value!r}")
     if isinstance(fill_value, Tracer):
         return
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     kind = np.asarray(fill_value).dtype
     if kind != np.bool_ and not jnp.issubdtype(kind, jnp.number):
         raise TypeError(f"fill_value: expected a number, got {fill_value!r}")
+    is_complex = jnp.issubdtype(kind, jnp.complexfloating)
+    if is_complex and not jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"fill_value: expected a real number, got {fill_value!r}")
     if jnp.issubdtype(dtype, jnp.inexact):
         if float(jnp.finfo(dtype).max) < abs(fill_value) < np.inf:
             raise ValueError(f"fill_value: expected a number within {dtype}, got {fill_value}")
@@ -56,3 +61,15 @@ def check_integers_fit(values: Any, name: str) -> None:
                 f"{name}: expected integers that {kind} holds (JAX's without jax_enable_x64), "
                 f"got {value}"
             )
+
+
+def check_floats_fit(values: Any, name: str, what: str = "numbers") -> None:
+    """Raises if float64 of the host is beyond the float32 that JAX makes of it: infinite there."""
+    if not isinstance(values, np.ndarray) or values.dtype != np.float64:
+        return
+    kind = jax.dtypes.canonicalize_dtype(values.dtype)
+    if kind == values.dtype:
+        return
+    beyond = np.isfinite(values) & (np.abs(values) > np.finfo(kind).max)
+    if beyond.any():
+        raise ValueError(f"{name}: expected {what} within {kind}, got {values[beyond][0]}")

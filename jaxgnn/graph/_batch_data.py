@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Shaped
 
-from jaxgnn._core.arguments import check_fill_value, check_integers_fit
+from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_integers_fit
+from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import _edge_list
 from jaxgnn.graph._graph_batch import GraphBatch, batch_argument, graph_sizes_of
@@ -32,8 +33,8 @@ def union_edge_data(
     """
     batch = batch_argument(batch)
     ends = np.asarray(batch.graph.row_offsets)[np.asarray(batch.membership.row_offsets)]
-    _check_parts(batch, data, np.diff(ends), "edges")
-    return _union(data, batch.graph.num_edges, batch.edge_mask, fill_value, "edges")
+    parts = _parts(batch, data, np.diff(ends), "edges")
+    return _union(parts, batch.graph.num_edges, batch.edge_mask, fill_value, "edges")
 
 
 def union_node_data(
@@ -45,8 +46,8 @@ def union_node_data(
         TypeError, ValueError: as `union_edge_data`, for nodes.
     """
     batch = batch_argument(batch)
-    _check_parts(batch, data, graph_sizes_of(batch.membership), "nodes")
-    return _union(data, batch.graph.num_receivers, batch.node_mask, fill_value, "nodes")
+    parts = _parts(batch, data, graph_sizes_of(batch.membership), "nodes")
+    return _union(parts, batch.graph.num_receivers, batch.node_mask, fill_value, "nodes")
 
 
 def union_sender_data(
@@ -58,8 +59,8 @@ def union_sender_data(
         TypeError, ValueError: as `union_edge_data`, for senders.
     """
     batch = batch_argument(batch)
-    _check_parts(batch, data, graph_sizes_of(batch.sender_membership), "senders")
-    return _union(data, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
+    parts = _parts(batch, data, graph_sizes_of(batch.sender_membership), "senders")
+    return _union(parts, batch.graph.num_senders, batch.sender_mask, fill_value, "senders")
 
 
 def union_graph_data(
@@ -72,55 +73,68 @@ def union_graph_data(
         ValueError: not a row for each graph, or the dtype does not hold `fill_value`.
     """
     batch = batch_argument(batch)
-    return _union([data], batch.num_graphs, batch.graph_mask, fill_value, "graphs")
+    return _union([_host(data, "data")], batch.num_graphs, batch.graph_mask, fill_value, "graphs")
 
 
-def _check_parts(batch: GraphBatch, data: Sequence[Any], sizes: np.ndarray, what: str) -> None:
-    """Raises unless there is a part for each graph that is not padding, of its size."""
-    _check_sequence(data)
-    sizes = sizes[: int(np.sum(np.asarray(batch.graph_mask)))]
-    if len(data) != sizes.size:
-        raise ValueError(f"data: expected {sizes.size} arrays, one for each graph, got {len(data)}")
-    for i, (part, size) in enumerate(zip(data, sizes, strict=True)):
-        if np.shape(part)[:1] != (size,):
-            raise ValueError(
-                f"data[{i}]: expected {size} rows, one for each of the {what}, "
-                f"got the shape {np.shape(part)}"
-            )
-
-
-def _check_sequence(data: Any) -> None:
-    """Raises unless `data` is a sequence, if an array then along its first axis."""
+def _parts(
+    batch: GraphBatch, data: Sequence[Any], sizes: np.ndarray, what: str
+) -> list[np.ndarray]:
+    """The parts on the host: one for each graph that is not padding, of its size."""
     if not isinstance(data, Sequence | np.ndarray | jax.Array) or isinstance(data, str):
         raise TypeError(f"data: expected a sequence of arrays, got {type(data).__name__}")
     if not isinstance(data, Sequence) and data.ndim == 0:
         raise ValueError("data: expected a sequence of arrays, got an array of no axes")
-    kinds = {np.shape(part)[1:] for part in data}
+    parts = [_host(part, f"data[{i}]") for i, part in enumerate(data)]
+    kinds = {part.shape[1:] for part in parts}
     if len(kinds) > 1:
         raise ValueError(
             f"data: expected arrays that differ in the first axis alone, got rows of the shapes "
             f"{', '.join(map(str, sorted(kinds)))}"
         )
+    sizes = sizes[: int(np.sum(np.asarray(batch.graph_mask)))]
+    if len(parts) != sizes.size:
+        raise ValueError(
+            f"data: expected {sizes.size} arrays, one for each graph, got {len(parts)}"
+        )
+    for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        if part.shape[:1] != (size,):
+            raise ValueError(
+                f"data[{i}]: expected {size} rows, one for each of the {what}, "
+                f"got the shape {part.shape}"
+            )
+    return parts
+
+
+def _host(part: Any, name: str) -> np.ndarray:
+    _edge_list.check_concrete(part, "data", "a batch is made of arrays")
+    return host_array(part, name)
 
 
 def _union(
-    data: Sequence[Any], size: int, mask: Bool[Array, " size"], fill_value: float, what: str
+    parts: list[np.ndarray], size: int, mask: Bool[Array, " size"], fill_value: float, what: str
 ) -> Array:
-    for part in data:
-        _edge_list.check_concrete(part, "data", "a batch is made of arrays")
-    parts = [np.asarray(part) for part in data]
     for part in parts:
         if part.dtype != np.bool_ and not jnp.issubdtype(part.dtype, jnp.number):
             raise TypeError(f"data: expected arrays of numbers, got {part.dtype}")
     real = int(np.sum(np.asarray(mask)))
     if any(part.ndim == 0 for part in parts):
         raise ValueError(f"data: expected {real} rows, one for each of the {what}, got a scalar")
-    rows = np.concatenate(parts) if parts else np.zeros(0)
+    dtype = _common_dtype(parts)
+    rows = np.concatenate([part.astype(dtype, copy=False) for part in parts] or [np.zeros(0)])
     if rows.shape[0] != real:
         raise ValueError(
             f"data: expected {real} rows, one for each of the {what}, got {rows.shape[0]}"
         )
     check_fill_value(fill_value, rows.dtype)
     check_integers_fit(rows, "data")
+    check_floats_fit(rows, "data")
     padding = np.full((size - real, *rows.shape[1:]), fill_value, rows.dtype)
     return device_array(np.concatenate([rows, padding]))
+
+
+def _common_dtype(parts: list[np.ndarray]) -> Any:
+    dtypes = {part.dtype for part in parts} or {np.dtype(np.float64)}
+    try:
+        return np.result_type(*dtypes)
+    except TypeError:  # bfloat16 and integers, say
+        return jnp.result_type(*dtypes)

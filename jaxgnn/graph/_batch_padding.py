@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import reprlib
 
@@ -32,7 +33,8 @@ def pad(
     """Pads a batch (a graph is a batch of one) to the given counts.
 
     The padding nodes belong to the first added graph and share the padding edges evenly: as
-    self-loops, or, in rectangular graphs, from the padding senders to the padding receivers.
+    self-loops, or, in rectangular graphs, from the padding senders to the padding receivers. The
+    counts alone decide the shapes and static fields: `symmetric` is `False`, whatever the edges.
 
     Args:
         num_nodes: nodes afterwards; default: as before. Of rectangular graphs, receivers.
@@ -89,7 +91,7 @@ def pad(
         added[:1] = new
         return np.concatenate([before, added])
 
-    return assemble(
+    padded = assemble(
         np.concatenate([np.asarray(graph.senders), senders.astype(np.int32)]),
         np.concatenate([_csr.row_ids(np.asarray(graph.row_offsets)), receivers.astype(np.int32)]),
         graph_sizes=sizes(batch.membership, new_nodes),
@@ -101,6 +103,8 @@ def pad(
             for mask in (batch.sender_mask, batch.node_mask, batch.edge_mask, batch.graph_mask)
         ),
     )
+    # A static field that follows the edges would keep batches of one shape from sharing a program.
+    return dataclasses.replace(padded, graph=dataclasses.replace(padded.graph, symmetric=False))
 
 
 def bucket_size(size: int, *, base: float = 2.0, minimum: int = 8) -> int:
@@ -117,7 +121,7 @@ def bucket_size(size: int, *, base: float = 2.0, minimum: int = 8) -> int:
     for name, value in (("size", size), ("minimum", minimum)):
         if as_integer(value) is None:
             raise TypeError(f"bucket_size: {name}: expected an integer, got {reprlib.repr(value)}")
-    if not hasattr(base, "__float__"):
+    if not hasattr(base, "__float__") or np.ndim(base):
         raise TypeError(f"bucket_size: base: expected a number, got {reprlib.repr(base)}")
     if not (0 <= size <= _MAX_EDGES and 1 < base <= _MAX_EDGES and 1 <= minimum <= _MAX_EDGES):
         raise ValueError(

@@ -7,12 +7,12 @@ import numbers
 import reprlib
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.arguments import check_floats_fit, unwrap
+from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
 from jaxgnn.graph._csr import HostCSR, build, row_ids
 from jaxgnn.graph._edge_data import build_both_ways
@@ -57,12 +57,7 @@ def edges_of_scipy(
     values = entries.data
     if values.dtype.kind != "f" or values.dtype.itemsize > 8:
         values = values.astype(np.float32 if values.dtype.kind != "f" else np.float64)
-    kept = jax.dtypes.canonicalize_dtype(values.dtype)
-    beyond = np.isfinite(values) & (abs(values) > jnp.finfo(kept).max)
-    if beyond.any():
-        raise ValueError(
-            f"adjacency: expected entries within {kept}, got {values[beyond.argmax()]!r}"
-        )
+    check_floats_fit(values, "adjacency", "entries")
     return {"senders": entries.row, "receivers": entries.col, **counts}, values
 
 
@@ -178,21 +173,23 @@ def edges_of_jraph(graph: Any) -> Edges:
     n_edge = getattr(graph, "n_edge", None)
     for name in ("senders", "receivers", "n_node", "n_edge"):
         check_concrete(getattr(graph, name, None), name)
-    senders, n_node = np.asarray(graph.senders), np.asarray(graph.n_node)
-    if n_node.size and n_node.dtype.kind not in "iu":
-        raise TypeError(f"n_node: expected integers, got {n_node.dtype}")
-    if n_node.min(initial=0) < 0:
-        raise ValueError(f"n_node: expected none below 0, got {n_node.min()}")
-    if n_edge is not None and int(np.sum(n_edge)) != senders.size:
+    senders = host_array(graph.senders, "senders")
+    num_nodes = _sum_of_counts(graph.n_node, "n_node")
+    num_edges = senders.size if n_edge is None else _sum_of_counts(n_edge, "n_edge")
+    if num_edges != senders.size:
         raise ValueError(
-            f"n_edge: expected it to sum to the number of senders ({senders.size}), "
-            f"got {int(np.sum(n_edge))}"
+            f"n_edge: expected it to sum to the number of senders ({senders.size}), got {num_edges}"
         )
-    return {
-        "senders": senders,
-        "receivers": graph.receivers,
-        "num_nodes": int(np.sum(n_node)),
-    }
+    return {"senders": senders, "receivers": graph.receivers, "num_nodes": num_nodes}
+
+
+def _sum_of_counts(counts: Any, name: str) -> int:
+    counts = host_array(counts, name)
+    if counts.size and counts.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got {counts.dtype}")
+    if counts.min(initial=0) < 0:
+        raise ValueError(f"{name}: expected none below 0, got {counts.min()}")
+    return int(counts.sum())
 
 
 def _edge_values(graph: Graph, weights: Any) -> np.ndarray | None:
@@ -200,7 +197,7 @@ def _edge_values(graph: Graph, weights: Any) -> np.ndarray | None:
         return None
     weights = unwrap(weights)
     check_concrete(weights, "weights", "a graph is converted")
-    values = np.asarray(weights)
+    values = host_array(weights, "weights")
     if values.dtype.kind not in "biuf" and not jnp.issubdtype(values.dtype, jnp.floating):
         raise TypeError(f"weights: expected real numbers, got {values.dtype}")
     if values.shape != (graph.num_edges,):

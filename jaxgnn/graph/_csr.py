@@ -130,15 +130,15 @@ def build_from_csr(row_offsets: Any, senders: Any, *, num_senders: int | None = 
             f"row_offsets: expected them to run from 0 to the number of senders "
             f"({senders.size}), got {offsets[0]} to {offsets[-1]}"
         )
-    lengths = np.diff(offsets)
-    if lengths.size and lengths.min() < 0:
-        row = int(np.argmax(lengths < 0))
+    falls = offsets[1:] < offsets[:-1]  # compared: a difference of int64 may wrap around
+    if falls.any():
+        row = int(falls.argmax())
         raise ValueError(
             f"row_offsets: expected them to rise, got row_offsets[{row}] = {offsets[row]} "
             f"before row_offsets[{row + 1}] = {offsets[row + 1]}"
         )
     num_rows = offsets.size - 1
-    receivers = np.repeat(np.arange(num_rows, dtype=senders.dtype), lengths)
+    receivers = np.repeat(np.arange(num_rows, dtype=senders.dtype), np.diff(offsets))
     if num_senders is None:
         return build(senders, receivers, num_nodes=num_rows)
     return build(senders, receivers, num_senders=num_senders, num_receivers=num_rows)

@@ -17,8 +17,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from jaxgnn._core.arguments import check_fill_value, check_integers_fit
-from jaxgnn._core.checks import choice
+from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_integers_fit
+from jaxgnn._core.checks import choice, host_array
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_list
 from jaxgnn.graph._ordered_sum import sum_rows, take_rows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Reduce = Literal["sum", "mean", "max", "min"]
 REDUCTIONS = ("sum", "mean", "max", "min")
+_NUMBERS = (bool, int, float, np.generic)
 
 
 def build(
@@ -109,13 +110,16 @@ def build_both_ways(senders: np.ndarray, receivers: np.ndarray, *, num_nodes: in
 
 
 def map_arrays(function: Callable[[Any], Array], data: Any) -> Any:
-    """`function` of each array of a pytree, where lists of numbers are arrays too."""
+    """`function` of each array of a pytree, where lists of numbers are arrays too.
+
+    Nested lists are one array; a tuple of lists is a pytree of several.
+    """
 
     def is_array(node: Any) -> bool:
         if not isinstance(node, list | tuple):
             return hasattr(node, "__jax_array__")  # Flax's variables are pytrees, too
-        leaves = jax.tree.leaves(node)
-        return bool(leaves) and all(isinstance(leaf, bool | int | float) for leaf in leaves)
+        leaves = node if isinstance(node, tuple) else jax.tree.leaves(node)
+        return bool(leaves) and all(isinstance(leaf, _NUMBERS) for leaf in leaves)
 
     return jax.tree.map(function, data, is_leaf=is_array)
 
@@ -283,10 +287,13 @@ def _chosen(kept: Array, values: Array, fill: Array) -> Array:
 
 
 def _rows(values: Any, name: str) -> Array:
+    if isinstance(values, list | tuple):
+        values = host_array(values, name)
     check_integers_fit(values, name)
+    check_floats_fit(values, name)
     try:
         array = jnp.asarray(values)
-    except (TypeError, ValueError) as error:  # strings, rows of several lengths
+    except (TypeError, ValueError) as error:  # strings
         raise type(error)(f"{name}: expected an array of numbers: {error}") from error
     if array.ndim == 0:
         raise ValueError(f"{name}: expected an array over the edges, got a scalar")

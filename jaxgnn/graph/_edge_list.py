@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.checks import choice
 from jaxgnn._core.ffi import cpu_module
 
 SELF_LOOPS = ("keep", "add", "add_remaining", "remove")  # the order of C++'s enum
@@ -50,9 +51,7 @@ def check_edges(
         )
     if senders.dtype != receivers.dtype:
         senders, receivers = senders.astype(np.int64), receivers.astype(np.int64)
-    if self_loops not in SELF_LOOPS:
-        raise ValueError(f"self_loops: expected one of {SELF_LOOPS}, got {self_loops!r}")
-
+    choice(self_loops, "self_loops", SELF_LOOPS)
     num_senders, num_receivers, square = _counts(
         senders, receivers, num_nodes, num_senders, num_receivers
     )

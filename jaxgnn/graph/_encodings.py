@@ -63,7 +63,7 @@ def laplacian_pe(
         graph: a symmetric graph.
         k: number of eigenvectors, less than the number of nodes.
         weights: of the edges, in the graph's edge order (`Graph.sort_edge_data`); equal in both
-            directions, not negative.
+            directions up to rounding (one part in a million), not negative.
 
     Raises:
         TypeError: `graph` is no `Graph`, or is traced.
@@ -80,7 +80,8 @@ def laplacian_pe(
         raise ValueError(f"k: expected less than the {n} nodes, got {count}")
     adjacency = _adjacency(graph, weights)
     adjacency.setdiag(0)
-    if adjacency.nnz and (abs(adjacency - adjacency.T).max() > 1e-6 * abs(adjacency).max()):
+    largest = abs(adjacency).maximum(abs(adjacency.T))
+    if (abs(adjacency - adjacency.T) > 1e-6 * largest).nnz:
         raise ValueError("graph: expected a symmetric one; see to_undirected")
     if adjacency.nnz and adjacency.min() < 0:
         raise ValueError("weights: expected none below 0")

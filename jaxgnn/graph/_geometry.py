@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import boolean
+from jaxgnn._core.checks import boolean, host_array
 from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_list import check_concrete
@@ -125,7 +125,7 @@ def radius_graph(
 
 def _positions(positions: Any, name: str, rows: int | str) -> np.ndarray:
     check_concrete(positions, name, "positions are read")
-    values = np.asarray(positions)
+    values = host_array(positions, name)
     if values.dtype.kind in "cSU":
         raise TypeError(f"{name}: expected real numbers, got {values.dtype}")
     if values.ndim != 2 or not values.shape[1] or rows not in (len(values), "num_points"):

@@ -65,9 +65,8 @@ class Graph(GraphArrays):
             `with_tiles`.
         num_senders, num_receivers, num_edges: static counts.
         symmetric: static; the structure equals its transpose, and shares its buffers where it was
-            built.
-        num_input_edges: static; the number of edges in the user's list, `None` where the graph was
-            made of other graphs.
+            built. `False` for padded batches.
+        num_input_edges: static; the number of edges in the user's list, `None` for padded batches.
         merges_edges: static; repeated edges of the user's list were merged.
     """
 
@@ -446,6 +445,7 @@ class Graph(GraphArrays):
         """Brings arrays over the user's edges into the graph's edge order.
 
         Data that is sorted already must not be sorted again: nothing tells it from other data.
+        Of a padded batch, whose number of real edges is not static, rows behind those are ignored.
 
         Args:
             data: an array with a row for each of the user's edges, or a pytree of them.
@@ -479,7 +479,7 @@ class Graph(GraphArrays):
             TypeError: `values` is no array of numbers.
             ValueError: `edge_permutation` was dropped, `values` does not have `num_edges` rows, its
                 dtype does not have `fill_value`, edges were merged in a graph that was not built
-                with `edge_data`, or the graph was made of other graphs.
+                with `edge_data`, or the graph is that of a padded batch.
         """
         return _edge_data.map_arrays(
             lambda array: _edge_data.unsort(self, array, fill_value), values

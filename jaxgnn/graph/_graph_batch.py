@@ -65,6 +65,8 @@ class GraphBatch:
 def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
     """Batch of graphs, all square or all rectangular, without padding.
 
+    The user's edges of its graph (`Graph.sort_edge_data`) are those of all graphs, in their order.
+
     Raises:
         TypeError: something else than graphs.
         ValueError: square graphs mixed with rectangular ones.
@@ -98,7 +100,7 @@ def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
             for i, graph in enumerate(graphs)
         ]
     )
-    return assemble(
+    union = assemble(
         senders,
         receivers,
         graph_sizes=np.array([graph.num_receivers for graph in graphs], np.int64),
@@ -107,6 +109,8 @@ def disjoint_union(graphs: Sequence[Graph]) -> GraphBatch:
         square=all(graph.is_square for graph in graphs),
         real=(int(first_sender[-1]), int(first_receiver[-1]), senders.size, len(graphs)),
     )
+    graph = dataclasses.replace(union.graph, num_input_edges=senders.size)
+    return dataclasses.replace(union, graph=graph)
 
 
 def assemble(

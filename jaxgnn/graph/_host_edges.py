@@ -10,7 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Shaped
 
-from jaxgnn._core.arguments import check_fill_value, check_integers_fit
+from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_integers_fit
+from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
@@ -43,7 +44,7 @@ def host_edges(
         return senders, receivers, None
     if hasattr(weights, "__jax_array__"):
         weights = jnp.asarray(weights)
-    values = weights if isinstance(weights, Tracer) else np.asarray(weights)
+    values = weights if isinstance(weights, Tracer) else host_array(weights, "weights")
     if values.dtype != np.bool_ and not jnp.issubdtype(values.dtype, jnp.number):
         raise TypeError(f"weights: expected an array of numbers, got {values.dtype}")
     if real and jnp.issubdtype(values.dtype, jnp.complexfloating):
@@ -54,6 +55,7 @@ def host_edges(
             f"got the shape {values.shape}"
         )
     if isinstance(values, np.ndarray) and values.dtype == np.float64:
+        check_floats_fit(values, "weights")
         values = values.astype(jax.dtypes.canonicalize_dtype(np.float64), copy=False)
     return senders, receivers, values
 

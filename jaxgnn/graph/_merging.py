@@ -121,17 +121,17 @@ def _sum_in_order(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) ->
 
 
 def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
-    """The same of integers and booleans: means in float32, else integers of at least 32 bits."""
+    """The same of integers and booleans: means in float32, else as `_edge_data.merge_rows`."""
     # No mean of integers is an integer, and NumPy's sum of booleans is "or".
     if reduce == "mean":
         return _merged(values.astype(np.float32), starts, reduce)
-    wide = values.dtype.itemsize == 8
-    dtype = jax.dtypes.canonicalize_dtype(np.int64) if wide else np.dtype(np.int32)
-    limits, sums = np.iinfo(dtype), np.iinfo(np.int64)
-    merged = _merged(values.astype(np.int64), starts, reduce)
-    outside = values[values > sums.max]
-    if not outside.size:
-        outside = merged[(merged < limits.min) | (merged > limits.max)]
+    narrow = values.dtype.itemsize < 4
+    dtype = np.dtype(np.int32) if narrow else jax.dtypes.canonicalize_dtype(values.dtype)
+    merged = _merged(
+        values.astype(np.uint64 if values.dtype.kind == "u" else np.int64), starts, reduce
+    )
+    limits = np.iinfo(dtype)
+    outside = merged[(merged < limits.min) | (merged > limits.max)]
     if outside.size:
         raise ValueError(f"weights: expected results that {dtype} holds, got {outside[0]}")
     return merged.astype(dtype)

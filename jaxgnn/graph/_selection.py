@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Int, Shaped
 
+from jaxgnn._core.checks import choice, host_array
 from jaxgnn.graph import _edge_list
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._host_edges import Weighted, edge_numbers, host_edges, rebuild
@@ -31,13 +32,14 @@ def reorder(
 
     Source: Cuthill and McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM 1969.
     """
+    choice(method, "method", ("rcm", "degree"))
     senders, _, _ = host_edges(graph, None, square=True)
     if method == "degree":
         degrees = np.diff(np.asarray(graph.row_offsets))
         permutation = np.argsort(-degrees, kind="stable")
-    elif method == "rcm" and not senders.size:
+    elif not senders.size:
         permutation = np.arange(graph.num_receivers)
-    elif method == "rcm":
+    else:
         import scipy.sparse
         import scipy.sparse.csgraph
 
@@ -53,8 +55,6 @@ def reorder(
         permutation = scipy.sparse.csgraph.reverse_cuthill_mckee(
             scipy.sparse.csr_array(adjacency + reverse), symmetric_mode=True
         )
-    else:
-        raise ValueError(f"method: expected 'rcm' or 'degree', got {method!r}")
     permutation = permutation.astype(np.int32)
     return permute_nodes(graph, permutation)[0], permutation
 
@@ -108,7 +108,8 @@ def subgraph(
             edges.
     """
     senders, receivers, values = host_edges(graph, weights, square=True)
-    chosen = np.asarray(nodes)
+    _edge_list.check_concrete(nodes, "nodes")
+    chosen = host_array(nodes, "nodes")
     if chosen.dtype == np.bool_ and chosen.shape == (graph.num_receivers,):
         chosen = np.flatnonzero(chosen)
     chosen = _edge_list.as_indices(chosen, "nodes")

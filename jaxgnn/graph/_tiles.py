@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, UInt
 
 from jaxgnn._core import device
 from jaxgnn._core.arguments import as_integer
+from jaxgnn._core.checks import choice
 from jaxgnn._core.ffi import host_module
 from jaxgnn.graph import _device_tiles, _tile_order
 from jaxgnn.graph._device_windows import numbers_fit
@@ -134,9 +135,7 @@ def build(
     on_device: bool = False,
 ) -> Tiles:
     """The tiles of one direction. See `Graph.with_tiles`, whose errors it raises."""
-    if order not in get_args(Order):
-        options = ", ".join(map(repr, get_args(Order)))
-        raise ValueError(f"order: expected one of {options}, got {order!r}")
+    choice(order, "order", get_args(Order))
     if order == "rcm" and not square:
         raise ValueError("order: 'rcm' numbers the nodes of square graphs, got a rectangular one")
     least = MIN_EDGES if min_edges is None else as_integer(min_edges)

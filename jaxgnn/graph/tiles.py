@@ -232,9 +232,7 @@ def estimate(
     if features is None or features < 1:
         raise ValueError(f"width: expected an integer of at least 1, got {width!r}")
     dtype = floating_dtype(dtype, "dtype")
-    if operation not in get_args(Operation):
-        options = ", ".join(map(repr, get_args(Operation)))
-        raise ValueError(f"operation: expected one of {options}, got {operation!r}")
+    checks.choice(operation, "operation", get_args(Operation))
     return _tile_rule.estimate(tiles, features, dtype, operation)
 
 
@@ -284,8 +282,9 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
 
 
 def _check_path(path: Any) -> None:
-    if not isinstance(path, bytes):
-        checks.path(path, "path")
+    name = path if isinstance(path, bytes) else checks.path(path, "path")
+    if "\0" in os.fsdecode(name):
+        raise ValueError(f"path: expected no null character, got {path!r}")
 
 
 def _check_graph(graph: Any, function: str) -> None:

@@ -124,6 +124,23 @@ def test_pad_keeps_symmetry():
     assert padded.graph.transpose_receivers is padded.graph.senders
 
 
+@pytest.mark.parametrize("pad", [
+    lambda union: batch.pad(union, num_nodes=10, num_edges=12, num_graphs=4),
+    batch.pad_to_bucket,
+])  # fmt: skip
+def test_padded_symmetric_and_directed_batches_share_a_structure(pad):
+    padded = [
+        pad(batch.disjoint_union([Graph.from_edges(*ends, num_nodes=3)] * 2))
+        for ends in (([0, 1], [1, 0]), ([0, 1], [1, 2]))
+    ]
+    stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *padded)
+    assert not stacked.graph.symmetric
+    x = jnp.arange(2.0 * padded[0].graph.num_nodes).reshape(-1, 2)
+    for one in padded:
+        expected = dense_adjacency(one.graph).T @ np.asarray(x)
+        np.testing.assert_allclose(spmm(one.graph, x, transpose=True), expected)
+
+
 def test_pad_errors():
     graph = Graph.from_edges([0, 1], [1, 0])
     with pytest.raises(ValueError, match="num_nodes: expected at least the batch's 2, got 1"):
@@ -315,6 +332,21 @@ def test_union_data_of_no_numbers():
         jax.jit(lambda x: batch.union_node_data(both, [x, x]))(np.ones(2))
 
 
+def test_union_data_of_different_lengths():
+    both = batch.disjoint_union([Graph.from_edges([0], [1], num_nodes=2)] * 2)
+    with pytest.raises(ValueError, match=r"data: expected an array, got lists of different"):
+        batch.union_graph_data(both, [[1], [1, 2]])  # pyright: ignore
+    with pytest.raises(ValueError, match=r"data\[1\]: expected an array, got lists of different"):
+        batch.union_node_data(both, [np.ones((2, 1)), [[1], [1, 2]]])  # pyright: ignore
+
+
+def test_union_data_of_several_dtypes():
+    both = batch.disjoint_union([Graph.from_edges([0], [1], num_nodes=2)] * 2)
+    for other, dtype in ((jnp.bfloat16, jnp.bfloat16), (np.float32, jnp.float32)):
+        found = batch.union_node_data(both, [np.ones(2, np.int32), jnp.full(2, 2, other)])
+        assert found.dtype == dtype and found.tolist() == [1, 1, 2, 2]
+
+
 def test_batch_is_a_pytree():
     padded = batch.pad_to_bucket(Graph.from_edges([0, 1], [1, 0]))
     back = jax.jit(lambda b: b)(padded)
@@ -337,7 +369,7 @@ def test_bucket_size_of_no_integer(wrong):
         batch.bucket_size(8, minimum=wrong)
 
 
-@pytest.mark.parametrize("wrong", ["2", None])
+@pytest.mark.parametrize("wrong", ["2", None, np.array([1.5, 2.0])])
 def test_bucket_size_of_no_base(wrong):
     with pytest.raises(TypeError, match="bucket_size: base: expected a number, got"):
         batch.bucket_size(8, base=wrong)

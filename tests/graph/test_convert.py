@@ -211,8 +211,16 @@ def test_from_jraph():
         Graph.from_jraph(tuple_of_two._replace(n_node=np.array([3])))
     with pytest.raises(TypeError, match="got no senders"):
         Graph.from_jraph(tuple_of_two._replace(senders=None))
-    with pytest.raises(TypeError, match="n_node: expected integers, got float32"):
-        Graph.from_jraph(tuple_of_two._replace(n_node=jnp.array([2.5, 5])))
+    for name in ("n_node", "n_edge"):
+        for values, message in (
+            (jnp.array([2.5, 5]), "integers, got float32"),
+            ([2.7], "integers, got float64"),
+            ("a", "integers, got <U1"),
+            ([[1], [1, 2]], "an array, got lists of different lengths"),
+            ([4, -1], "none below 0, got -1"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=f"{name}: expected {message}"):
+                Graph.from_jraph(tuple_of_two._replace(**{name: values}))
     for name in ("senders", "n_node", "n_edge"):
         with pytest.raises(TypeError, match=rf"{name}: a graph is built .* outside jax\.jit"):
             jax.jit(lambda x, name=name: Graph.from_jraph(tuple_of_two._replace(**{name: x})))(

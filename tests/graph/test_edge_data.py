@@ -310,3 +310,71 @@ def test_sums_beyond_32_bits(value):
         Graph.from_edges(*ends, deduplicate=True, edge_data=data)
     held = Graph.from_edges(*ends, deduplicate=True, edge_data=data - np.sign(value))[1]
     assert held.tolist() == [5 - np.sign(value), value - np.sign(value)]
+
+
+def test_tuples_are_pytrees_and_lists_of_numbers_arrays():
+    ends = [0, 1], [2, 0]  # sorted the other way around
+    pair = Graph.from_edges(*ends, edge_data=([1.0, 2.0], [3.0, 4.0]))[1]
+    assert isinstance(pair, tuple) and [part.tolist() for part in pair] == [[2, 1], [4, 3]]
+    matrix = Graph.from_edges(*ends, edge_data=[(1, 2), (3, 4)])[1]
+    assert matrix.tolist() == [[3, 4], [1, 2]]
+    for numbers in ((1.0, 2.0), [np.float32(1), np.float32(2)], [np.float64(1), 2]):
+        assert Graph.from_edges(*ends, edge_data=numbers)[1].tolist() == [2, 1]
+
+
+def test_rows_of_different_lengths():
+    with pytest.raises(ValueError, match="edge_data: expected an array, got lists of different"):
+        Graph.from_edges([0, 1], [1, 0], edge_data=[[1], [1, 2]])
+
+
+def test_edge_data_of_a_union():
+    """Its graphs' edges are all of the list; of a padded one the real edges may be fewer."""
+    graph = Graph.from_edges([1, 0], [0, 1])
+    union = batch.disjoint_union([graph, graph])
+    data = np.arange(4.0)
+    sorted_ = union.graph.sort_edge_data(data)
+    assert union.graph.unsort_edge_data(sorted_).tolist() == data.tolist()
+    with pytest.raises(ValueError, match=r"data: expected 4 rows, .* got 100"):
+        union.graph.sort_edge_data(np.arange(100.0))
+    padded = batch.pad_to_bucket(union).graph
+    assert padded.sort_edge_data(data, fill_value=0).tolist() == [*data, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match=r"data: expected at least 4 rows .* got 3"):
+        padded.sort_edge_data(np.arange(3.0))
+
+
+@pytest.mark.parametrize("value", [1e300, -1e39])
+def test_floats_beyond_float32(value):
+    data, ends = np.array([1, value]), ([0, 1], [1, 0])
+    graph = Graph.from_edges(*ends)
+    union = batch.disjoint_union([graph])
+    for name, call in (
+        ("edge_data", lambda: Graph.from_edges(*ends, edge_data=data)),
+        ("edge_data", lambda: Graph.from_edges(*ends, edge_data=data.tolist())),
+        ("values", lambda: graph.unsort_edge_data(data)),
+        ("weights", lambda: transform.add_self_loops(graph, data)),
+        ("weights", lambda: transform.coalesce(graph, data)),
+        ("weights", lambda: transform.gcn_norm(graph, data)),
+        ("data", lambda: batch.union_node_data(union, [data])),
+        ("data", lambda: batch.union_graph_data(union, data[1:])),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}: expected numbers within float32, got "):
+            call()
+    infinite = np.array([np.inf, np.nan])
+    np.testing.assert_array_equal(graph.sort_edge_data(infinite), infinite[::-1])
+    with jax.enable_x64():
+        assert Graph.from_edges(*ends, edge_data=data)[1].tolist() == [value, 1]
+
+
+@pytest.mark.parametrize("value", [np.ones(3), [1.0, 2.0], [[1], [1, 2]], 1j])
+def test_fill_values_that_are_no_real_number(value):
+    graph = Graph.from_edges([0, 1], [1, 0], self_loops="add")
+    for dtype in (np.float32, np.int32):
+        with pytest.raises(TypeError, match=r"fill_value: expected a (real )?number, got"):
+            graph.sort_edge_data(np.ones(2, dtype), fill_value=value)
+    with pytest.raises(TypeError, match=r"fill_value: expected a (real )?number, got"):
+        transform.add_self_loops(graph, np.ones(4), fill_value=value)
+
+
+def test_complex_fill_values_of_complex_data():
+    graph = Graph.from_edges([0, 1], [1, 0], self_loops="add")
+    assert graph.sort_edge_data(np.array([1j, 2j]), fill_value=3j).tolist() == [3j, 2j, 1j, 3j]

@@ -241,3 +241,14 @@ def test_weights_that_are_no_real_numbers(feature):
             feature(graph, 1, weights)
     with pytest.raises(TypeError, match="weights: a graph is converted outside"):
         jax.jit(lambda weights: feature(graph, 1, weights))(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("place", [3, 0])
+def test_laplacian_pe_of_weights_that_are_not_symmetric(place):
+    """Each entry by its own size: others may be larger by far."""
+    graph = Graph.from_edges([0, 1, 2, 3, 3, 4], [1, 0, 3, 2, 4, 3])
+    weights = np.array([1e7, 1e7, 1, 1, 1, 1], np.float32)
+    assert transform.laplacian_pe(graph, 3, weights * np.float32(1 + 1e-7)).shape == (5, 3)
+    weights[place] *= 9
+    with pytest.raises(ValueError, match="graph: expected a symmetric one"):
+        transform.laplacian_pe(graph, 3, weights)

@@ -153,17 +153,33 @@ def test_coalesce_integers():
     np.testing.assert_array_equal(transform.coalesce(graph, values, reduce="mean")[1], [1.5, 5])
     assert transform.coalesce(graph, values > 0)[1].tolist() == [2, 1]
     assert transform.coalesce(graph, values.astype(np.uint8) * 50)[1].tolist() == [150, 250]
-    for reduce in ("sum", "max"):
-        with pytest.raises(ValueError, match="weights: expected results that int32 holds, got"):
-            transform.coalesce(graph, np.array([2**31 + 5, 1, 1], np.uint32), reduce=reduce)
+    large = np.array([2**31 - 1, 1, 1], np.int32)
+    with pytest.raises(ValueError, match="weights: expected results that int32 holds, got"):
+        transform.coalesce(graph, large)
+    with pytest.raises(ValueError, match="weights: expected results that uint32 holds, got"):
+        transform.coalesce(graph, np.array([2**32 - 1, 1, 1], np.uint32))
+
+
+@pytest.mark.parametrize("merge", [transform.coalesce, transform.to_undirected])
+@pytest.mark.parametrize("reduce", ["max", "min", "sum"])
+def test_merged_integers_have_the_dtype_of_traced_ones(merge, reduce):
+    graph, values = Graph.from_edges([0, 0, 1, 2], [1, 1, 1, 0]), np.array([5, 1, 3, 9])
+    for dtype in (np.uint32, np.int32, np.uint8, bool):
+        weights = values.astype(dtype)
+        if dtype == np.uint32 and reduce != "sum":
+            weights += np.uint32(3 * 2**30)
+        found = merge(graph, weights, reduce=reduce)[1]
+        traced = jax.jit(lambda w: merge(graph, w, reduce=reduce)[1])(weights)
+        assert found.dtype == traced.dtype == (np.uint32 if dtype == np.uint32 else np.int32)
+        np.testing.assert_array_equal(found, traced)
 
 
 def test_coalesce_integers_of_64_bits(x64):
     graph, one = Graph.from_edges([0, 0], [0, 0]), Graph.from_edges([0], [0])
     assert transform.coalesce(one, np.array([2**40]))[1].tolist() == [2**40]
     assert transform.to_undirected(graph, np.array([2**40, 1]))[1].tolist() == [2 * (2**40 + 1)]
-    with pytest.raises(ValueError, match="weights: expected results that int64 holds"):
-        transform.coalesce(one, np.array([2**63], np.uint64))
+    found = transform.coalesce(one, np.array([2**63], np.uint64))[1]
+    assert found.dtype == np.uint64 and found.tolist() == [2**63]
 
 
 def gcn_oracle(dense: np.ndarray) -> np.ndarray:
@@ -344,8 +360,9 @@ def test_errors():
         transform.coalesce(graph, np.ones(3))
     with pytest.raises(ValueError, match=r"reduce: expected one of .* got 'mul'"):
         transform.coalesce(graph, reduce="mul")  # pyright: ignore
-    with pytest.raises(ValueError, match="method: expected 'rcm' or 'degree', got 'hub'"):
-        transform.reorder(graph, "hub")  # pyright: ignore
+    for method in ("hub", np.arange(2)):
+        with pytest.raises(ValueError, match="method: expected one of 'rcm', 'degree', got"):
+            transform.reorder(graph, method)  # pyright: ignore
     with pytest.raises(ValueError, match="permutation: expected each of 0 to 1 once"):
         transform.permute_nodes(graph, [0, 0])
     with pytest.raises(ValueError, match=r"fill_value: expected an integer .* int32, got 0.5"):
@@ -364,6 +381,29 @@ def test_errors():
             transform.gcn_norm(graph, **{option: 2})  # pyright: ignore
     with pytest.raises(TypeError, match=r"transforms run outside jax.jit"):
         jax.jit(lambda g: transform.gcn_norm(g)[1])(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("weights", transform.add_self_loops),
+        ("weights", transform.gcn_norm),
+        ("weights", lambda graph, values: graph.to_scipy(values)),
+        ("weights", lambda graph, values: transform.laplacian_pe(graph, 1, values)),
+        ("nodes", transform.subgraph),
+        ("points", lambda _, values: transform.radius_graph(values, 1.0)),
+        ("positions", transform.distance),
+    ],
+)
+def test_lists_of_different_lengths(name, call):
+    with pytest.raises(ValueError, match=f"{name}: expected an array, got lists of different"):
+        call(Graph.from_edges([0, 1], [1, 0]), [[1], [1, 2]])
+
+
+def test_traced_nodes():
+    graph = Graph.from_edges([0, 1], [1, 0])
+    with pytest.raises(TypeError, match=r"nodes: a graph is built of indices outside jax\.jit"):
+        jax.jit(lambda nodes: transform.subgraph(graph, nodes)[0].senders)(jnp.arange(2))
 
 
 def transforms_of(permutation):

@@ -443,6 +443,8 @@ def test_estimate():
         tiles.estimate(tiled, 8, transpose=1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"operation: expected one of 'spmm', .*, got 'gemm'"):
         tiles.estimate(tiled, 8, operation="gemm")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"operation: expected one of 'spmm', .*, got array"):
+        tiles.estimate(tiled, 8, operation=np.arange(3))  # pyright: ignore[reportArgumentType]
 
 
 def test_files(tmp_path):
@@ -474,6 +476,9 @@ def test_files(tmp_path):
     for call in (tiles.load, tiles.save):
         with pytest.raises(TypeError, match="path: expected a path, got float"):
             call(directed.with_tiles(), 3.5)
+        for wrong in ("a\0b", b"a\0b"):
+            with pytest.raises(ValueError, match=r"path: expected no null .*, got b?'a\\x00b'"):
+                call(directed.with_tiles(), wrong)
     (tmp_path / "bytes").unlink()
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     with pytest.raises(DataError, match="No such file"):
@@ -520,6 +525,8 @@ def test_bad_arguments():
     graph = skewed_graph(20, 50)
     with pytest.raises(ValueError, match=r"order: expected one of 'auto', .*, got 'best'"):
         graph.with_tiles(order="best")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"order: expected one of 'auto', .*, got array"):
+        graph.with_tiles(order=np.arange(2))  # pyright: ignore[reportArgumentType]
     for value in (0, 65, True, 2.5):
         with pytest.raises(ValueError, match="min_edges: expected an integer from 1 to 64, got"):
             graph.with_tiles(min_edges=value)  # pyright: ignore[reportArgumentType]
