@@ -36,13 +36,14 @@ def map_parts(
 
     By features each device gets its columns or heads of all rows of its part, and gives them back
     as all columns of its places. By rows the senders' rows are extended by the halo, or sums and
-    means over the halo's edges are added to those over the owned ones.
+    means over the halo's edges are added to those over the owned ones. Edge data of padding is
+    taken as 0 and has no gradient: padding starts from nodes, and 0 times infinity is no 0.
     """
     check_context()
     if sharded.features is not None and split is None:
         raise ValueError(
-            f"graph: {name} expected a graph sharded by rows, got one by features: "
-            "use shard(graph, mesh, rows=...)"
+            f"graph: {name} expected a graph sharded by rows, got one by {sharded.layout}: "
+            f"{_by_rows_alone(sharded)}"
         )
     options = operation.keywords if isinstance(operation, functools.partial) else {}
     if options.get("impl") == "tiles" and sharded.rows is not None:
@@ -68,12 +69,14 @@ def map_parts(
         graph: Graph | None,
         kinds: EdgeKinds | None,
         sends: Graph | None,
+        edge_of_place: Array | None,
         arguments: dict[str, Any],
     ) -> Any:
         if sharded.rows is not None:
             graph, kinds, sends = jax.tree.map(lambda leaf: leaf[0], (graph, kinds, sends))
         part = graph if kinds is None else kinds.owned
-        own = _of_part(sharded, part, arguments, ends, split)
+        edge_mask = None if edge_of_place is None else edge_of_place >= 0
+        own = _of_part(sharded, part, arguments, ends, split, edge_mask)
         halo = _received(sharded, sends, own, ends)
         if in_two:
             assert kinds is not None and reduce is not None
@@ -86,19 +89,22 @@ def map_parts(
                 }
             out = operation(graph, **{**own, **halo})
         if isinstance(result, str):
-            return _to_places(sharded, out, result, split, arguments)
+            return _to_places(sharded, out, result, split, arguments, edge_mask)
         pairs = zip(out, result, strict=True)
-        return tuple(_to_places(sharded, array, end, split, arguments) for array, end in pairs)
+        return tuple(
+            _to_places(sharded, array, end, split, arguments, edge_mask) for array, end in pairs
+        )
 
     of_arguments = {argument: spec_of(ends[argument]) for argument in arguments}
     mapped = jax.shard_map(
         of_device,
         mesh=sharded.mesh,
-        in_specs=(edges, edges, edges, of_arguments),
+        in_specs=(edges, edges, edges, edges, of_arguments),
         out_specs=spec_of(result) if isinstance(result, str) else tuple(map(spec_of, result)),
     )
     edges_of = (None, sharded.kinds) if in_two else (sharded.graph, None)
-    return mapped(*edges_of, sharded.sends, arguments)
+    padded = sharded.num_edges > sharded.num_graph_edges
+    return mapped(*edges_of, sharded.sends, sharded.edge_of_place if padded else None, arguments)
 
 
 def check_rows(x: Any, name: str, count: int, what: str) -> Any:
@@ -133,8 +139,14 @@ def _check(
             if split == "heads" and leaf.ndim > 1 and leaf.shape[1] % columns:
                 raise ValueError(
                     f"{name}: expected heads that {columns} devices divide on a graph sharded by "
-                    f"features, got {leaf.shape[1]}: use shard(graph, mesh, rows=...)"
+                    f"{sharded.layout}, got {leaf.shape[1]}: {_by_rows_alone(sharded)}"
                 )
+
+
+def _by_rows_alone(sharded: ShardedGraph) -> str:
+    """What to do where columns or heads cannot be shared."""
+    alone = "" if sharded.rows is None else " rows alone, as in"
+    return f"use{alone} shard(graph, mesh, rows=...)"
 
 
 def _of_part(
@@ -143,8 +155,12 @@ def _of_part(
     arguments: dict[str, Any],
     ends: Mapping[str, End],
     split: Split | None,
+    edge_mask: Array | None,
 ) -> dict[str, Any]:
-    """A device's arguments as its part takes them; of senders its own rows."""
+    """A device's arguments as its part takes them; of senders its own rows.
+
+    `edge_mask` is `None` where no place of edges is padding.
+    """
     own = {
         name: jax.tree.map(functools.partial(_columns, sharded, ends[name], split), value)
         for name, value in arguments.items()
@@ -153,6 +169,8 @@ def _of_part(
         if ends[name] == "key":
             # Parts number their edges alike: a key of its own keeps their masks apart.
             own[name] = jax.random.fold_in(value, jax.lax.axis_index(sharded.node_axes))
+        elif ends[name] == "edges" and edge_mask is not None:
+            own[name] = jax.tree.map(lambda leaf: _where(edge_mask, leaf, jnp.zeros_like), value)
         elif ends[name] == "receivers" or (ends[name] == "senders" and sharded.rows is None):
             assert graph is not None  # of `rows` alone there are no receivers
             rows = graph.num_receivers if ends[name] == "receivers" else graph.num_senders
@@ -199,9 +217,16 @@ def _columns(sharded: ShardedGraph, end: End, split: Split | None, x: Array) -> 
 
 
 def _to_places(
-    sharded: ShardedGraph, out: Any, end: End, split: Split | None, arguments: dict[str, Any]
+    sharded: ShardedGraph,
+    out: Any,
+    end: End,
+    split: Split | None,
+    arguments: dict[str, Any],
+    edge_mask: Array | None,
 ) -> Any:
     """A part's result as the device's share of it: rows of its places."""
+    if end == "edges" and edge_mask is not None:
+        return _where(edge_mask, out, jax.lax.stop_gradient)
     if end != "receivers" or out is None:
         return out
     parts = 1 if sharded.rows is None else sharded.mesh.shape[sharded.rows]
@@ -215,6 +240,13 @@ def _to_places(
     axis = out.ndim - 1 if split == "columns" else 1
     out = exchange(out, sharded.features, 0, axis, sharded.exchange_dtype)
     return out[..., : arguments["x"].shape[-1]] if split == "columns" else out
+
+
+def _where(mask: Array, x: Array, otherwise: Callable[[Array], Array]) -> Array:
+    """The rows where the mask is true; of the others `otherwise`. Integers stay as they are."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, otherwise(x))
 
 
 def _resized(x: Array, rows: int) -> Array:

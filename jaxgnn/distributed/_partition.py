@@ -294,7 +294,20 @@ def _host_csr(graph: Graph | CSR) -> tuple[np.ndarray, np.ndarray]:
         )
     if not senders.flags.c_contiguous:
         raise ValueError("senders: expected contiguous memory, got strides")
-    return np.ascontiguousarray(offsets, np.int64), senders
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    if offsets[0] != 0 or offsets[-1] != senders.size:
+        raise ValueError(
+            f"row_offsets: expected them to run from 0 to the number of senders "
+            f"({senders.size}), got {offsets[0]} to {offsets[-1]}"
+        )
+    falls = offsets[1:] < offsets[:-1]
+    if falls.any():
+        row = int(falls.argmax())
+        raise ValueError(
+            f"row_offsets: expected them to rise, got row_offsets[{row}] = {offsets[row]} "
+            f"before row_offsets[{row + 1}] = {offsets[row + 1]}"
+        )
+    return offsets, senders
 
 
 def _check_nodes(offsets: np.ndarray) -> None:

@@ -60,9 +60,6 @@ def reduce_by_senders(
             "edges",
         )
 
-    # Edges of padding start from some node.
-    mask = sharded.edge_mask.reshape(-1, *(1,) * (data.ndim - 1))
-    data = jnp.where(mask, data, jnp.zeros((), data.dtype))
     if sharded.graph is None and sharded.features is None:
         # The gather needs one graph of all edges. The same sum is that of ones with the data as
         # weights, which runs over the two.

@@ -169,12 +169,25 @@ def test_what_is_refused():
     for csr, message in (
         (CSR(offsets, senders + np.int32(1)), "senders: expected ids"),
         (CSR(offsets, -senders), "senders: expected ids"),
-        (CSR(np.array([0, 3, 2]), senders), "offsets: expected them to rise"),
-        (CSR(offsets, senders[:1]), "offsets: expected them to run"),
         (CSR(offsets, senders.astype(float)), "senders: expected int32"),
     ):
         with pytest.raises(ValueError, match=message):
             distributed.partition(csr, 1)
+
+
+@pytest.mark.parametrize("method", ["stream", "block"])
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([0, 3, 2], r"rise, got row_offsets\[1\] = 3 before row_offsets\[2\] = 2"),
+        ([0, 1, 1], r"run from 0 to the number of senders \(2\), got 0 to 1"),
+        ([1, 1, 2], r"run from 0 to the number of senders \(2\), got 1 to 2"),
+    ],
+)
+def test_bad_offsets(method, offsets, message):
+    csr = CSR(np.array(offsets), np.array([0, 1], np.int32))
+    with pytest.raises(ValueError, match="row_offsets: expected them to " + message):
+        distributed.partition(csr, 2, method=method)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on memory beside files is Linux's")

@@ -1,16 +1,19 @@
 """Sharded graphs on eight simulated devices: the checks of `eight_devices`, in a child process."""
 
+import functools
 import os
 import re
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn import segment_reduce
+from jaxgnn import gat_attention, gather_edges, maxk, maxk_spmm, sddmm, segment_reduce, spmm
 from jaxgnn.distributed import shard
-from jaxgnn.nn import GATConv
+from jaxgnn.nn import GATConv, GCNConv
 from tests.distributed.eight_devices.support import close, mesh, random_graph
 from tests.support.paths import ROOT
 from tests.support.processes import PACKAGES, run_python
@@ -65,6 +68,104 @@ def test_errors_with_overlap_alone_name_what_users_call():
         conv(sharded, sharded.scatter(np.ones((9, 8), np.float32)), features)
     with pytest.raises(ValueError, match="x: expected an array, got lists of different lengths"):
         sharded.scatter([[0], [1, 2]])
+
+
+ROWS, OVERLAP, BOTH = ({"rows": 2}, False), ({"rows": 2}, True), ({"rows": 2, "features": 1}, False)
+"""Axes of the mesh, with the devices on each; and whether the edges are in two graphs."""
+
+
+def over_axes(graph, axes, overlap=False, owner=None):
+    devices = jax.make_mesh(tuple(axes.values()), tuple(axes), devices=jax.devices()[:2])
+    partition = None if owner is None else types.SimpleNamespace(parts=2, owner=owner)
+    names = {name: name for name in axes}
+    return shard(graph, devices, **names, partition=partition, overlap=overlap)
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize(
+    ("operation", "layout"),
+    [
+        *((spmm, layout) for layout in (ROWS, OVERLAP, BOTH)),
+        *((functools.partial(spmm, reduce="mean"), layout) for layout in (ROWS, OVERLAP)),
+        *((functools.partial(spmm, transpose=True), layout) for layout in (ROWS, OVERLAP, BOTH)),
+        *((lambda g, x, w: maxk_spmm(g, maxk(x, 2), w), layout) for layout in (ROWS, OVERLAP)),
+        (lambda g, x, w: gat_attention(g, x[:, None], x[:, :1], x[:, :1], w[:, None]), ROWS),
+        (lambda g, x, w: segment_reduce(g, gather_edges(g, x) * w[:, None]), ROWS),
+        (lambda g, x, w: segment_reduce(g, w, by="senders")[:, None] * x, ROWS),
+        (lambda g, x, w: spmm(g, x, sddmm(g, x, x) * w), ROWS),
+    ],
+)
+def test_weights_that_are_not_finite_at_padding(operation, layout):
+    graph, rng = random_graph(9, 30)
+    sharded = over_axes(graph, *layout, owner=(np.arange(9) > 5).astype(np.int32))
+    assert not np.asarray(sharded.edge_mask).all()
+    x = rng.standard_normal((9, 4)).astype(np.float32)
+    lengths = rng.uniform(1, 2, 30).astype(np.float32)
+
+    @jax.jit
+    def run(graph, x, lengths, mask):
+        def output(x, lengths):
+            out = operation(graph, x, 1 / lengths)
+            return jnp.where(mask.reshape(-1, *(1,) * (out.ndim - 1)), out, 0)
+
+        out, pullback = jax.vjp(output, x, lengths)
+        return out, *pullback(jnp.cos(out))
+
+    want, dx, dlengths = run(graph, x, graph.sort_edge_data(lengths), np.ones(9, bool))
+    placed = sharded.scatter(x), sharded.scatter_edges(lengths)
+    got, of_places, of_edges = run(sharded, *placed, sharded.node_mask)
+    close(sharded.gather(got), want)
+    close(sharded.gather(of_places), dx)
+    known = np.asarray(sharded.edge_mask)
+    close(of_edges[known], dlengths[np.asarray(sharded.edge_of_place)[known]])
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("layout", [ROWS, OVERLAP, BOTH])
+def test_gradients_of_parameters_by_weights_not_finite_at_padding(layout):
+    graph, rng = random_graph(9, 30)
+    sharded = over_axes(graph, *layout, owner=(np.arange(9) > 5).astype(np.int32))
+    x = rng.standard_normal((9, 4)).astype(np.float32)
+    lengths = rng.uniform(1, 2, 30).astype(np.float32)
+
+    @nnx.jit
+    def gradient(conv, graph, x, lengths, mask):
+        def loss(conv):
+            return jnp.sum(conv(graph, x, 1 / lengths) ** 2, where=mask[:, None])
+
+        return nnx.grad(loss)(conv)
+
+    conv = GCNConv(4, 3, rngs=nnx.Rngs(0))
+    want = gradient(conv, graph, x, graph.sort_edge_data(lengths), np.ones(9, bool))
+    placed = sharded.scatter(x), sharded.scatter_edges(lengths), sharded.node_mask
+    jax.tree.map(close, gradient(conv, sharded, *placed), want)
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_weights_of_a_graph_without_edges_by_features():
+    graph, _ = random_graph(5, 0)
+    sharded = over_axes(graph, {"features": 2})
+    weights = np.full(sharded.num_edges, np.inf, np.float32)
+    x = np.ones((sharded.num_senders, 2), np.float32)
+    gradient = jax.jit(jax.grad(lambda x, graph, weights: jnp.sum(spmm(graph, x, weights))))
+    assert not gradient(x, sharded, weights).any()
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_errors_name_the_layout_and_what_users_call():
+    graph, rng = random_graph(9, 30)
+    by_features = over_axes(graph, {"features": 2})
+    both = over_axes(graph, {"rows": 1, "features": 2})
+    x = both.scatter(rng.standard_normal((9, 6)).astype(np.float32))
+    conv = GATConv(6, 8, heads=2, rngs=nnx.Rngs(0))
+    name = "graph: return_attention_weights expected a graph sharded by rows, got one by features"
+    with pytest.raises(ValueError, match=name):
+        conv(by_features, x, return_attention_weights=True)
+    with pytest.raises(ValueError, match="by rows, got one by both: use rows alone, as in shard"):
+        sddmm(both, x, x)
+    heads = x.reshape(-1, 3, 2)
+    with pytest.raises(ValueError, match="sharded by both, got 3: use rows alone, as in shard"):
+        gat_attention(both, heads, x[:, :3], x[:, :3])
 
 
 @pytest.mark.system

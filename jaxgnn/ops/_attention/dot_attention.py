@@ -126,7 +126,12 @@ def dot_attention(
     return pair_rule.pair_attention(static, operands, impl)
 
 
-@over_parts(_ENDS, ("receivers", "edges", "receivers"), like=dot_attention)
+@over_parts(
+    _ENDS,
+    ("receivers", "edges", "receivers"),
+    like=dot_attention,
+    name="return_attention_weights",
+)
 def dot_attention_with_weights(
     *arguments: Any, impl: Impl = None, **options: Any
 ) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:

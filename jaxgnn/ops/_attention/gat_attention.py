@@ -137,7 +137,12 @@ def gat_attention(
     return out[..., : v.shape[2]]
 
 
-@over_parts(_ENDS, ("receivers", "edges", "receivers"), like=gat_attention)
+@over_parts(
+    _ENDS,
+    ("receivers", "edges", "receivers"),
+    like=gat_attention,
+    name="return_attention_weights",
+)
 def gat_attention_with_weights(
     *arguments: Any, impl: Impl = None, **options: Any
 ) -> tuple[

@@ -115,7 +115,12 @@ def gatv2_attention(
     return pair_rule.composition(static, operands, impl, edge, loop_edge)
 
 
-@over_parts(_ENDS, ("receivers", "edges", "receivers"), like=gatv2_attention)
+@over_parts(
+    _ENDS,
+    ("receivers", "edges", "receivers"),
+    like=gatv2_attention,
+    name="return_attention_weights",
+)
 def gatv2_attention_with_weights(
     *arguments: Any, impl: Impl = None, **options: Any
 ) -> tuple[Array, Float[Array, "num_edges heads"], Float[Array, "nodes heads"] | None]:
