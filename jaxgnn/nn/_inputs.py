@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array
 
 from jaxgnn._core.arguments import as_integer, unwrap
 from jaxgnn.graph import Graph, GraphSubstitute, NodeRows, graph_argument
@@ -50,6 +51,14 @@ def named_arguments(
         return call(self, *arguments, **named)
 
     return checked
+
+
+def real_edges(graph: Graph, rows: Array) -> Array:
+    """Rows of the edges to project; those of padding are 0: what is not finite there would be
+    multiplied by a cotangent of 0 in the gradient of the projection."""
+    if not isinstance(graph, GraphSubstitute):
+        return rows
+    return jnp.where(graph.edge_mask[:, None], rows, jnp.zeros((), rows.dtype))
 
 
 def graph_or_substitute(graph: Any) -> Graph:

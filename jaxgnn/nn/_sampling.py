@@ -21,7 +21,8 @@ class EdgeSample(nnx.Module):
 
     In training `"stride"` and `"random"` draw other edges in every call, from the stream `sampling`
     of `rngs`, and so does `"dropedge"`, which keeps an edge with probability `sample_rate`. After
-    `eval()` `"stride"` takes the same ones always, and `"dropedge"` all edges.
+    `eval()` `"stride"` takes the same ones always, and `"dropedge"` all edges: a call's `key` is
+    then not used.
 
     Raises:
         TypeError: `sample_size` is no integer, or `sample_rate` no number.
@@ -64,6 +65,8 @@ class EdgeSample(nnx.Module):
         key: Array | None,
     ) -> dict[str, Any] | None:
         """The arguments of `sampled_spmm`, a call's before the module's; `None` for all edges."""
+        if key is not None:
+            key = checks.key(key, "key")
         if sample_size is None and sample_rate is None:
             sample_size, sample_rate = self.sample_size, self.sample_rate
             own = strategy is None or strategy == self.strategy
@@ -122,6 +125,8 @@ def calls_of_layers(
 
     A layer that aggregates all edges gets neither `strategy` nor `key`.
     """
+    if key is not None:
+        key = checks.key(key, "key")
     calls = []
     sizes = of_layers(sample_size, len(convs))
     for layer, (conv, size) in enumerate(zip(convs, sizes, strict=True)):

@@ -99,10 +99,11 @@ def layerwise_inference(
     what the layer computes between: with its neighbors' rows, and for attention the projections of
     these. One program, in which every batch has the same shapes.
 
-    Dropout is off, and batch normalization takes its running statistics, whatever the model's mode.
+    Dropout and `"dropedge"` are off, and batch normalization takes its running statistics, whatever
+    the model's mode.
 
     Args:
-        model: any model of `jaxgnn.nn`, without a sample of the edges.
+        model: any model of `jaxgnn.nn`, without a sample of the edges but `"dropedge"`.
         graph: a square graph, not traced.
         features: of the nodes; of `HostFeatures` a batch reads its rows, so that the device never
             holds the features of all nodes.
@@ -141,8 +142,10 @@ def layerwise_inference(
             raise ValueError(
                 f"weights: expected the shape ({graph.num_edges}, ...), got {weights.shape}"
             )
-    if any(conv.sample.samples for conv in model.convs if hasattr(conv, "sample")):
-        raise ValueError("model: expected one that aggregates all edges, got a sample_size")
+    for sample in (conv.sample for conv in model.convs if hasattr(conv, "sample")):
+        if sample.samples and sample.strategy != "dropedge":
+            given = "sample_rate" if sample.sample_size is None else "sample_size"
+            raise ValueError(f"model: expected one that aggregates all edges, got a {given}")
     graphdef, state = nnx.split(model)
     batches = NodeBatches.of(graph, batch_size)
     out = _compiled(graphdef, batches, state, graph, features, weights)

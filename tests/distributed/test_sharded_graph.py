@@ -13,7 +13,7 @@ from flax import nnx
 
 from jaxgnn import gat_attention, gather_edges, maxk, maxk_spmm, sddmm, segment_reduce, spmm
 from jaxgnn.distributed import shard
-from jaxgnn.nn import GATConv, GCNConv
+from jaxgnn.nn import MLP, GATConv, GATv2Conv, GCNConv, GINEConv
 from tests.distributed.eight_devices.support import close, mesh, random_graph
 from tests.support.paths import ROOT
 from tests.support.processes import PACKAGES, run_python
@@ -121,8 +121,16 @@ def test_weights_that_are_not_finite_at_padding(operation, layout):
 
 
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
-@pytest.mark.parametrize("layout", [ROWS, OVERLAP, BOTH])
-def test_gradients_of_parameters_by_weights_not_finite_at_padding(layout):
+@pytest.mark.parametrize(
+    ("make", "layout"),
+    [
+        *((functools.partial(GCNConv, 4, 3), layout) for layout in (ROWS, OVERLAP, BOTH)),
+        (functools.partial(GATConv, 4, 3, edge_dim=1), ROWS),
+        (functools.partial(GATv2Conv, 4, 3, edge_dim=1), ROWS),
+        (lambda rngs: GINEConv(MLP([4, 3], rngs=rngs), edge_dim=1, rngs=rngs), ROWS),
+    ],
+)
+def test_gradients_of_parameters_by_weights_not_finite_at_padding(make, layout):
     graph, rng = random_graph(9, 30)
     sharded = over_axes(graph, *layout, owner=(np.arange(9) > 5).astype(np.int32))
     x = rng.standard_normal((9, 4)).astype(np.float32)
@@ -135,7 +143,8 @@ def test_gradients_of_parameters_by_weights_not_finite_at_padding(layout):
 
         return nnx.grad(loss)(conv)
 
-    conv = GCNConv(4, 3, rngs=nnx.Rngs(0))
+    conv = make(rngs=nnx.Rngs(0))
+    lengths = lengths if isinstance(conv, GCNConv) else lengths[:, None]
     want = gradient(conv, graph, x, graph.sort_edge_data(lengths), np.ones(9, bool))
     placed = sharded.scatter(x), sharded.scatter_edges(lengths), sharded.node_mask
     jax.tree.map(close, gradient(conv, sharded, *placed), want)

@@ -188,6 +188,7 @@ def test_dropedge_drops_in_training_alone(graph, name):
     np.testing.assert_allclose(conv(graph, x, key=KEY), expected, rtol=1e-6)
     conv.eval()
     np.testing.assert_array_equal(conv(graph, x), make(name)(graph, x))
+    np.testing.assert_array_equal(conv(graph, x, key=KEY), conv(graph, x))
     np.testing.assert_allclose(conv(graph, x, **given), expected, rtol=1e-6)
 
 
@@ -390,8 +391,45 @@ def test_a_rate_of_1_is_all_edges(graph):
             ValueError,
             "key: expected None without a sample_size",
         ),
+        (
+            lambda g, x: nn.GIN(
+                6, 8, 3, num_layers=2, edge_dim=2, strategy="nonsense", rngs=nnx.Rngs(0)
+            ),
+            ValueError,
+            "strategy: expected one of .*, got 'nonsense'",
+        ),
+        (
+            lambda g, x: nn.GIN(
+                6, 8, 3, num_layers=2, edge_dim=2, strategy="bucket", rngs=nnx.Rngs(0)
+            ),
+            ValueError,
+            "strategy: expected 'stride', the default, with edge_dim, got 'bucket'",
+        ),
     ],
 )
 def test_errors_name_the_argument(graph, call, error, message):
     with pytest.raises(error, match=message):
         call(graph, normal(NODES, 6))
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        (5, TypeError, "key: expected a JAX key, got int"),
+        ([1, 2], TypeError, "key: expected a JAX key, got list"),
+        (jax.random.split(KEY, 2), ValueError, r"key: expected one key, got the shape \(2,\)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["gcn", "model", "appnp", "dropedge after eval"])
+def test_errors_of_keys(graph, name, key, error, message):
+    if name == "model":
+        module = nn.GCN(6, 8, 3, num_layers=2, sample_size=3, rngs=nnx.Rngs(params=0, sampling=1))
+    elif name == "appnp":
+        module = nn.APPNP(2, 0.1, sample_size=3)
+    elif name == "gcn":
+        module = make("gcn", sample_size=3)
+    else:
+        module = make("gcn", sample_rate=0.5, strategy="dropedge")
+        module.eval()
+    with pytest.raises(error, match=message):
+        module(graph, normal(NODES, 6), key=key)

@@ -148,6 +148,30 @@ def test_narrow_dtypes(graph, dtype):
     np.testing.assert_allclose(out.astype("float32"), expected, atol=0.03)
 
 
+@pytest.mark.parametrize(
+    ("scale", "options"),
+    [
+        (4e4, {}),  # beyond float16: the projections
+        (300.0, {"aggr": "sum", "num_leaves": 400}),  # the leaves' sums
+        (3e4, {"aggr": "sum", "replace": False, "sources": [3, 20, -1]}),
+        (2e4, {"aggr": "mean", "weighted": True}),  # the products with the weights
+        (2e4, {"aggr": "max", "weighted": True, "sources": [3, 20, -1]}),
+    ],
+)
+def test_float16_is_in_range_where_its_operands_are(graph, scale, options):
+    options = {**SIZES, **options}
+    if options.pop("weighted", False):
+        options["weights"] = 1e5 * jnp.abs(normal(graph.num_edges, seed=8))
+    x = (scale * jnp.clip(jnp.abs(normal(NODES, WIDTH, seed=9)), 0.5, 1.5)).astype("float16")
+    params = matrices(dtype="float16")
+    expected = brute_force_embedding(graph, x, params, KEY, **options)
+    out = jax.jit(lambda x: sage_embedding(graph, x, params, KEY, **options))(x)
+    assert out.dtype == "float16"
+    np.testing.assert_allclose(out.astype("float32"), expected, atol=0.01)
+    host = sage_embedding(graph, HostFeatures(np.array(x)), params, KEY, **options)
+    np.testing.assert_allclose(host.astype("float32"), expected, atol=0.01)
+
+
 _CASES = {
     "mean": [([3, 20, -1], 4), (None, 16)],
     "sum": [(None, 16)],

@@ -39,6 +39,7 @@ MODELS = {
     "transformer": (Transformer, {"heads": 2, "dtype": jnp.bfloat16}),
     "edgeconv": (EdgeConvNet, {}),
     "monet": (MoNet, {}),
+    "gcn of dropedge": (GCN, {"sample_rate": 0.5, "strategy": "dropedge"}),
 }
 
 
@@ -133,13 +134,14 @@ def test_memory_is_a_layer_and_a_batch():
         ({"features": X[:, :4]}, r"features: expected the shape \(61, ..., 5\), got \(61, 4\)"),
         ({"weights": np.ones(3)}, r"weights: expected the shape \(\d+, ...\), got \(3,\)"),
         ({"batch_size": 0}, "batch_size: expected"),
-        ({"sample_size": 4}, "model: expected one that aggregates all edges"),
+        ({"sample_size": 4}, "model: expected one that aggregates all edges, got a sample_size"),
+        ({"sample_rate": 0.5}, "model: expected one that aggregates all edges, got a sample_rate"),
     ],
 )
 def test_errors(change, message):
     given = {"graph": GRAPH, "features": X, **change}
-    sample_size = given.pop("sample_size", None)
-    model = GCN(WIDTH, 4, 3, num_layers=1, sample_size=sample_size, rngs=nnx.Rngs(0))
+    sample = {name: given.pop(name, None) for name in ("sample_size", "sample_rate")}
+    model = GCN(WIDTH, 4, 3, num_layers=1, **sample, rngs=nnx.Rngs(0))
     with pytest.raises((TypeError, ValueError), match=message):
         layerwise_inference(given.pop("model", model), **given)
     with pytest.raises(TypeError, match="graph: expected a graph that is not traced"):

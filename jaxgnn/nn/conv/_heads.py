@@ -16,6 +16,7 @@ from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph
+from jaxgnn.nn._inputs import real_edges
 from jaxgnn.nn.maxk import MaxK
 from jaxgnn.ops import CBSR, segment_reduce
 from jaxgnn.ops._core import over_parts
@@ -95,7 +96,8 @@ def edge_rows(
     edge_attr = checks.floating_rows(edge_attr, "edge_attr", graph.num_edges, "edge")
     if edge_attr.ndim == 1:
         edge_attr = edge_attr[:, None]
-    return checks.matrix(edge_attr, "edge_attr", graph.num_edges, layer.kernel[...].shape[0])
+    width = layer.kernel[...].shape[0]
+    return real_edges(graph, checks.matrix(edge_attr, "edge_attr", graph.num_edges, width))
 
 
 class LoopFeatures(nnx.Variable):

@@ -141,6 +141,7 @@ class GINEConv(nnx.Module):
                 f"{width}){checks.EDGE_ORDER}, got {senders.shape} and {edges.shape}"
             )
         projection = None
+        edges = _inputs.real_edges(graph, edges)
         if self.linear is not None:
             kernel, bias = self.linear.kernel[...], self.linear.bias
             assert bias is not None

@@ -18,6 +18,7 @@ from jaxgnn.nn.conv import EdgeConv, GCNConv, GINConv, GINEConv, GMMConv, SAGECo
 from jaxgnn.nn.maxk import MaxK
 from jaxgnn.nn.mlp import MLP, Activation, Norm
 from jaxgnn.nn.models.gnn import GNN
+from jaxgnn.ops._sampling.sample import STRATEGIES
 
 
 class GCN(GNN):
@@ -62,6 +63,11 @@ def _gin_layer(
     if edge_dim is not None:
         if sample_size is not None or sample_rate is not None:
             raise ValueError("edge_dim: expected no sample_size and no sample_rate with it")
+        checks.choice(strategy, "strategy", STRATEGIES)
+        if strategy != "stride":
+            raise ValueError(
+                f"strategy: expected 'stride', the default, with edge_dim, got {strategy!r}"
+            )
         return GINEConv(mlp, eps=eps, train_eps=train_eps, edge_dim=edge_dim, **types)
     return GINConv(
         mlp,
@@ -88,7 +94,7 @@ class GIN(GNN):
         options: those of `GNN`, and of the `MLP`s and `GINConv`.
 
     Raises:
-        ValueError: `edge_dim` with a sample.
+        ValueError: `edge_dim` with a sample or a strategy.
     """
 
     _conv = staticmethod(_gin_layer)

@@ -18,6 +18,7 @@ from jaxgnn.ops._sampling.neighbors import (
     aggregate_drawn,
     aggregate_sampled,
     draw_neighbors,
+    reduced_dtype,
 )
 from jaxgnn.ops._sampling.sage_layer import (
     Into,
@@ -126,7 +127,8 @@ def embed_drawn(
 ) -> Float[Array, "rows width"]:
     """The embedding of a batch's sources over the children that they drew; with `into` the array
     with these rows."""
-    dtype = children.itself.dtype
+    dtype = children.inputs.features.dtype
+    around_dtype = reduced_dtype(plan.draw, weights is not None, dtype)
 
     def first_layer(inputs: LayerInputs, itself: Array) -> Array:
         itself = gather_nodes(inputs.nodes, itself)
@@ -141,7 +143,7 @@ def embed_drawn(
         rows = first_layer(inputs, itself)
         drawn = inputs.nodes.reshape(-1, plan.num_children)
         rows = rows.reshape(*drawn.shape, rows.shape[-1])
-        return aggregate_drawn(plan.draw, drawn, weights, rows).astype(dtype)
+        return aggregate_drawn(plan.draw, drawn, weights, rows).astype(around_dtype)
 
     def of_sources(inputs: SourceInputs, itself: Array) -> Array:
         own = project(first_layer(inputs.first, itself), inputs.own_matrix)

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxgnn._core.dtypes import accumulation_dtype
@@ -17,14 +18,15 @@ from jaxgnn.ops._sampling.drawn_rows import (
     sums_rows,
 )
 from jaxgnn.ops._sampling.gather import gather_nodes
+from jaxgnn.ops._sampling.rows import taken_counts
 from jaxgnn.ops._sampling.sample import Places, Sample, arguments
 from jaxgnn.ops._sampling.sampled_edges import list_edges
 from jaxgnn.ops._sampling.sampled_spmm import aggregate_places
 
 Aggregation = Literal["mean", "sum", "max"]
 
-_MAXIMUM_NUMBERS = 1 << 24
-"""The most numbers that a maximum gathers at once."""
+_GATHERED_NUMBERS = 1 << 24
+"""The most numbers that a reduction over listed neighbors gathers at once."""
 
 
 class Draw(NamedTuple):
@@ -120,19 +122,33 @@ def aggregate_drawn(
     return total / jnp.maximum(jnp.sum(there, axis=1), 1).astype(values.dtype)
 
 
+def reduced_dtype(draw: Draw, weighted: bool, dtype: DTypeLike) -> DTypeLike:
+    """Of reduced rows: `dtype`, but float16 has no room for sums and products with weights."""
+    leaves_range = dtype == jnp.float16 and (weighted or draw.aggr == "sum")
+    return accumulation_dtype(dtype) if leaves_range else dtype
+
+
 def aggregate_sampled(
     draw: Draw,
     given: Operands,
     x: Float[Array, "num_nodes width"],
     at: Nodes,
 ) -> Float[Array, "places width"]:
-    """`aggregate_drawn` of the rows of `x`, in its dtype; sums never list the neighbors' rows."""
-    if draw.aggr == "max":
+    """`aggregate_drawn` of the rows of `x`, in `reduced_dtype`. Sums and means never list the
+    neighbors' rows, but with weights in float16."""
+    dtype = reduced_dtype(draw, given.weights is not None, x.dtype)
+    if draw.aggr == "max" or (dtype != x.dtype and given.weights is not None):
         drawn, weights = draw_neighbors(draw, given, at)
-        return _maximum(draw, drawn, weights, x)
+        return _by_blocks(draw, drawn, weights, x, dtype)
+    sample, places = _sample(draw, given.graph, at)
+    if dtype != x.dtype:
+        # The sum is in range only after the conversion.
+        mean = aggregate_sampled(draw._replace(aggr="mean"), given, x, at).astype(dtype)
+        if draw.replace:
+            return mean * at.size
+        return mean * jnp.maximum(taken_counts(sample, places), 1).astype(dtype)[:, None]
     normalize = "mean" if draw.aggr == "mean" else None
     times = at.size if draw.replace and draw.aggr == "sum" else 1
-    sample, places = _sample(draw, given.graph, at)
 
     def by_list(places: Places, nodes: Array, x: Array, given: Operands) -> Array:
         out = aggregate_places(sample, places, x, given.weights, normalize)
@@ -145,20 +161,21 @@ def aggregate_sampled(
     return drawn_rows(sample, places, at.nodes, at.first, x, draw.aggr, by_list, given)
 
 
-def _maximum(
+def _by_blocks(
     draw: Draw,
     drawn: Int[Array, "places size"],
     weights: Float[Array, "places size"] | None,
     x: Float[Array, "num_nodes width"],
+    dtype: DTypeLike,
 ) -> Float[Array, "places width"]:
-    """The maximum, block by block of places, so that the gathered rows stay few."""
+    """`aggregate_drawn`, block by block of places, so that the gathered rows stay few."""
     places, size = drawn.shape
-    block = max(1, _MAXIMUM_NUMBERS // max(1, size * x.shape[1]))
+    block = max(1, _GATHERED_NUMBERS // max(1, size * x.shape[1]))
 
     @jax.checkpoint
     def one(block: tuple[Array, Array | None]) -> Array:
         nodes, factors = block
-        return aggregate_drawn(draw, nodes, factors, gather_nodes(nodes, x)).astype(x.dtype)
+        return aggregate_drawn(draw, nodes, factors, gather_nodes(nodes, x)).astype(dtype)
 
     if places <= block:
         return one((drawn, weights))

@@ -64,8 +64,8 @@ def sage_embedding(
     $$z_s = n(\sigma([h_s W_{f2} ; \mathrm{aggr}_{c \in C(s)} h_c \, W_{a2}]))$$
 
     A node without neighbors draws itself. The leaves are summed where they are drawn and never
-    listed, but with `"max"`. Products with $W_{f1}$ and $W_{a1}$ are made once a node where that
-    takes less work. The backward pass draws again.
+    listed, but with `"max"`, or with `weights` and float16 features. Products with $W_{f1}$ and
+    $W_{a1}$ are made once a node where that takes less work. The backward pass draws again.
 
     Children are those that `sampled_edges` with `strategy="random"` draws for `rows=sources` with
     the key `fold_in(key, 0)`, leaves those for all sources' children, -1 where there are fewer,
@@ -212,10 +212,12 @@ def _embed(
         graph, x, matrices, weights, nodes, first
     )
     given = operands(graph, weights)
+    # Products of numbers in float16's range may be beyond it.
+    dtype = accumulation_dtype(x.dtype) if x.dtype == jnp.float16 else x.dtype
     tables = Tables(
         x,
-        project(x, matrices.Wf1).astype(x.dtype) if plan.project_self else x,
-        project(x, matrices.Wa1).astype(x.dtype) if plan.project_neighbors else x,
+        project(x, matrices.Wf1).astype(dtype) if plan.project_self else x,
+        project(x, matrices.Wa1).astype(dtype) if plan.project_neighbors else x,
     )
 
     one = jax.checkpoint(functools.partial(_embed_batch, plan))

@@ -51,6 +51,7 @@ def has_kernel(inputs: LayerInputs, activation: Callable[[Array], Array]) -> boo
         and _fits(features, inputs.own_matrix, inputs.around_matrix)
         and _row_bytes(features) <= most
         and inputs.around.shape[1] == features.shape[1]
+        and inputs.around.dtype == features.dtype
         and inputs.nodes.shape[0] > 0
     )
 
