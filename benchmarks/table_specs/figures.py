@@ -15,6 +15,7 @@ _GPU_MAXK = {"file": "nvidia-h200-maxk", "case": "reddit", "impl": plan.MAXK_WIN
 _OTHERS = {"impl": ("PyG*", "jax *", "torch*", "cuSPARSE*")}
 _SAGE = {"file": "nvidia-h200-training-maxk-tiles-*", "case": "reddit sage", "pass": "step"}
 _GAT = {"file": "nvidia-h200-attention-memory*", "impl": "jaxgnn", "pass": "step"}
+_GAT |= {"case": "reddit gat 4 layers"}
 _REDDIT = {"file": "nvidia-h200-spmm", "case": "reddit"}
 
 FIGURES = {
@@ -32,8 +33,10 @@ FIGURES = {
     "sage-pyg-ms": {**_SAGE, "file": "nvidia-h200-training-maxk-sage", "impl": "PyG*"},
     "gat-memory": {**STEPS, "case": "arxiv gat", "key": "peak_bytes"},
     "gat-pyg-memory": {**STEPS, "case": "arxiv gat", "impl": "PyG*", "key": "peak_bytes"},
-    "gat4-ms": {**_GAT, "case": "reddit gat 4 layers"},
-    "gat4-memory": {**_GAT, "case": "reddit gat 4 layers", "key": "peak_bytes"},
+    "gat4-ms": _GAT,
+    "gat4-memory": {**_GAT, "key": "peak_bytes"},
+    "gat4-bfloat16-ms": {**_GAT, **BF16},
+    "gat4-bfloat16-memory": {**_GAT, **BF16, "key": "peak_bytes"},
     "spmm-jax-ms": {**_REDDIT, "impl": "jax segment_sum sorted"},
     "spmm-jax-gradient-ms": {**_REDDIT, "impl": "jax segment_sum sorted", **BACKWARD},
     "spmm-jax-unsorted-ms": {**_REDDIT, "impl": "jax segment_sum unsorted"},
