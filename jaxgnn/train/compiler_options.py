@@ -16,7 +16,7 @@ import jax
 _WITH_LOOPS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 
 
-def of_steps(*, counted: bool) -> dict[str, str] | None:
+def of_steps(*, counted: bool) -> dict[str, str | bool] | None:
     """For `jax.jit` or `Lowered.compile`; `None` where JAX has no GPU.
 
     Kernels that do not need each other's results may run at the same time.
@@ -28,7 +28,7 @@ def of_steps(*, counted: bool) -> dict[str, str] | None:
     """
     if jax.default_backend() != "gpu":
         return None
-    options = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
+    options: dict[str, str | bool] = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
     return options if counted else options | {"xla_gpu_enable_command_buffer": _WITH_LOOPS}
 
 
