@@ -1,10 +1,11 @@
 """Graph neural networks for JAX whose aggregation runs in XLA custom calls.
 
-The layers: `jaxgnn.ops` (operations, re-exported here), `jaxgnn.algebra` (operators for custom
-message passing), `jaxgnn.nn` (Flax NNX modules), `jaxgnn.transform`, `jaxgnn.batch` and
-`jaxgnn.tiles` (graph preprocessing), `jaxgnn.metrics` (scores), `jaxgnn.data` (data sets),
-`jaxgnn.distributed` (graphs over several devices), `jaxgnn.train` (training runs; needs
-`jaxgnn[train]`) and `jaxgnn.export` (trained models as programs; needs `jaxgnn[export]`).
+The layers: `jaxgnn.ops` (operations, re-exported here but for `csr_row_ids` and `LARGEST_SAMPLE`),
+`jaxgnn.algebra` (operators for custom message passing), `jaxgnn.nn` (Flax NNX modules),
+`jaxgnn.transform`, `jaxgnn.batch` and `jaxgnn.tiles` (graph preprocessing), `jaxgnn.metrics`
+(scores), `jaxgnn.data` (data sets), `jaxgnn.distributed` (graphs over several devices),
+`jaxgnn.train` (training runs; needs `jaxgnn[train]`) and `jaxgnn.export` (trained models as
+programs; needs `jaxgnn[export]`).
 """
 
 import importlib
@@ -19,7 +20,6 @@ from jaxgnn.ops import (
     cosine_attention,
     dot_attention,
     edge_conv,
-    edge_conv_max,
     gat_attention,
     gather_edges,
     gatv2_attention,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jaxgnn import algebra, data, distributed, export, metrics, nn, tiles, train, transform
     from jaxgnn.ops import (
         DrawWeights,
+        NegativeEdges,
         draw_weights,
         importance_weights,
         negative_edges,
@@ -56,6 +57,7 @@ __all__ = [
     "DrawWeights",
     "Graph",
     "GraphBatch",
+    "NegativeEdges",
     "algebra",
     "batch",
     "build_info",
@@ -66,7 +68,6 @@ __all__ = [
     "dot_attention",
     "draw_weights",
     "edge_conv",
-    "edge_conv_max",
     "export",
     "gat_attention",
     "gather_edges",

@@ -21,6 +21,7 @@ EDGE_ORDER = " (edge data is in the graph's edge order: see Graph.sort_edge_data
 
 
 def choice(value: Any, name: str, allowed: Collection[str | None]) -> None:
+    """Raises a `ValueError` unless `value` is one of the words."""
     # An array in a word's place compares by element: types are compared first.
     is_word = isinstance(value, str | None)
     if not is_word or value not in allowed:
@@ -121,6 +122,7 @@ def booleans(**options: Any) -> None:
 
 
 def function(value: Any, name: str) -> None:
+    """Raises a `TypeError` unless `value` can be called."""
     if not callable(value):
         raise TypeError(f"{name}: expected a function, got {type(value).__name__}")
 

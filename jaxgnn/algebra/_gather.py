@@ -56,7 +56,8 @@ def gather(
         `[num_receivers, *features]`, under the name that `recompute_edges` keeps.
 
     Raises:
-        TypeError: `edges` are no floating values on edges, or `fuse` is no boolean.
+        TypeError: `edges` are no floating values on edges, `fuse` is no boolean, or a budget no
+            integer.
         ValueError: `reduce`, `recompute` or `impl` is unknown, or a budget is negative or without
             `"cost"`.
 
@@ -107,11 +108,19 @@ def evaluate(
 ) -> Float[Array, "num_edges *features"]:
     """The values themselves, an array with a row for each edge: scores, to look at or to rank by.
 
-    Dot products of the two ends run as `sddmm`. The backward pass recomputes intermediates.
+    Dot products of the two ends run as `sddmm`. The backward pass recomputes intermediates,
+    as `recompute` says.
+
+    Args:
+        edges: the values.
+        recompute, budget, impl: as of `gather`.
+
+    Returns:
+        `[num_edges, *features]`, under the name `EDGES`.
 
     Raises:
-        TypeError: `edges` are no values on edges.
-        ValueError: `impl` is unknown.
+        TypeError: `edges` are no values on edges, or a budget is no integer.
+        ValueError: `recompute` or `impl` is unknown, or a budget is negative or without `"cost"`.
     """
     request = _request(edges, "sum", recompute, budget, impl)
     edges = hoist_to_nodes(densified(edges, impl).edges)

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int
 
-from jaxgnn._core.arguments import as_integer
 from jaxgnn.data.csr import CSR
 from jaxgnn.data.generators import (
+    as_number,
+    as_seed,
     chains,
     chung_lu,
     configuration,
@@ -138,7 +139,7 @@ def benchmark_graph(name: str, scale: float = 1.0, seed: int = 1, *, num_threads
         num_threads: 0 for the number that the hardware runs; the result does not depend on it.
 
     Raises:
-        DataError: no such name, or a scale out of range.
+        DataError: no such name, or a scale or seed out of range.
     """
     return benchmark_communities(name, scale, seed, num_threads=num_threads)[0]
 
@@ -148,16 +149,17 @@ def benchmark_communities(
 ) -> tuple[CSR, np.ndarray]:
     """`benchmark_graph` and the community of each node, int32.
 
+    Args:
+        name, scale, seed, num_threads: as in `benchmark_graph`.
+
     Raises:
         DataError: as `benchmark_graph` does.
     """
     if name not in _SHAPES:
         raise DataError(f"name: expected one of {', '.join(_SHAPES)}, got {name!r}")
-    known = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
-    if not known or not 0 < scale <= 10:
+    if not 0 < as_number(scale, "scale") <= 10:
         raise DataError(f"scale: expected more than 0, at most 10, got {scale!r}")
-    if as_integer(seed) is None or seed < 0:
-        raise DataError(f"seed: expected an integer from 0, got {seed!r}")
+    seed = as_seed(seed)
     shape = _SHAPES[name]
     n = max(64, int(shape.num_nodes * scale))
     # At most half of all pairs, where a small scale makes the graph dense.

@@ -56,7 +56,9 @@ def load_cached(
     """`reader(**found, **options)`, or what it returned for the same files before.
 
     Args:
+        reader: a function at the top level of a module: an entry is found by its name.
         found: the paths; a reader without any is not cached.
+        options: other arguments, part of what the entry is found by but for `max_bytes`.
         cache: None: where the files are large. True: of any size. False: never.
     """
     started = time.time_ns()

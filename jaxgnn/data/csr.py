@@ -54,3 +54,8 @@ class CSR(NamedTuple):
     def to_graph(self, **options: Any) -> Graph:
         """The `Graph` of these edges; takes the options of `Graph.from_edges`."""
         return Graph.from_edges(self.senders, self.receivers, num_nodes=self.num_nodes, **options)
+
+
+def offsets_of(sizes: Any) -> Int[np.ndarray, " sizes+1"]:
+    """Where pieces of these sizes begin, one after the other, and where the last ends; int64."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

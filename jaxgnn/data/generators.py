@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.checks import number
-from jaxgnn.data.csr import CSR
+from jaxgnn.data.csr import CSR, offsets_of
 from jaxgnn.data.limits import DataError
 from jaxgnn.data.native import native_module
 
@@ -51,8 +51,8 @@ def stochastic_block_model(
         raise DataError(f"p: expected {sizes.size} x {sizes.size} probabilities, got {p!r:.80}")
     if undirected and not np.array_equal(p, p.T):
         raise DataError("p: expected a symmetric matrix of an undirected graph")
-    offsets = _offsets(sizes)
-    csr = _call("block_model", offsets, p, undirected, _seed(seed), num_threads=num_threads)
+    offsets = offsets_of(sizes)
+    csr = _call("block_model", offsets, p, undirected, as_seed(seed), num_threads=num_threads)
     return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
 
 
@@ -88,14 +88,13 @@ def rmat(
     scale = _integer(scale, "scale")
     if not 1 <= scale <= 30:
         raise DataError(f"scale: expected 1 to 30, got {scale}")
-    a, b, c = _number(a, "a"), _number(b, "b"), _number(c, "c")
+    a, b, c = as_number(a, "a"), as_number(b, "b"), as_number(c, "c")
     if min(a, b, c) < 0 or a + b + c > 1 + 1e-9:
         raise DataError(f"a, b, c: expected probabilities of sum at most 1, got {a}, {b}, {c}")
-    num_edges = _edge_count(_number(edge_factor, "edge_factor") * (1 << scale), undirected)
+    num_edges = _edge_count(as_number(edge_factor, "edge_factor") * (1 << scale), undirected)
     relabel = permutation(1 << scale, seed=seed) if shuffle else None
-    return _call(
-        "rmat", scale, a, b, c, num_edges, undirected, _seed(seed), relabel, num_threads=num_threads
-    )
+    arguments = (scale, a, b, c, num_edges, undirected, as_seed(seed), relabel)
+    return _call("rmat", *arguments, num_threads=num_threads)
 
 
 def chung_lu(
@@ -138,17 +137,17 @@ def chung_lu(
     sizes = np.array([n]) if community_sizes is None else np.asarray(community_sizes)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any() or sizes.sum() != n:
         raise DataError(f"community_sizes: expected counts of sum {n}, got {sizes!r:.80}")
-    if not 0 <= _number(intra_share, "intra_share") <= 1:
+    if not 0 <= as_number(intra_share, "intra_share") <= 1:
         raise DataError(f"intra_share: expected 0 to 1, got {intra_share}")
     relabel = permutation(n, seed=seed) if shuffle else None
     csr = _call(
         "chung_lu",
         weights.astype(np.int64),
-        _offsets(sizes),
+        offsets_of(sizes),
         float(intra_share),
         _edge_count(num_edges, undirected),
         undirected,
-        _seed(seed),
+        as_seed(seed),
         relabel,
         num_threads=num_threads,
     )
@@ -172,6 +171,11 @@ def chains(
     Of ten edges nine join nodes $d$ apart, with probability proportional to $exp(-d/12)/d$ for
     $d$ up to 40, and one any two nodes of a chain. Undirected.
 
+    Args:
+        chain_sizes: nodes of each.
+        num_edges: both directions count.
+        seed, num_threads: as in `stochastic_block_model`.
+
     Returns:
         The graph and the chain of each node, int32.
 
@@ -183,9 +187,9 @@ def chains(
         raise DataError(f"chain_sizes: expected at least one count of nodes, got {sizes!r:.80}")
     csr = _call(
         "chains",
-        _offsets(sizes),
+        offsets_of(sizes),
         _edge_count(num_edges, True),
-        _seed(seed),
+        as_seed(seed),
         num_threads=num_threads,
     )
     return csr, np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
@@ -202,7 +206,7 @@ def molecules(
     Args:
         molecule_sizes: nodes of each.
         num_edges: both directions count; what the trees leave is rings.
-        seed: of the random numbers.
+        seed: as in `stochastic_block_model`.
 
     Returns:
         The graph and the molecule of each node, int32.
@@ -214,10 +218,10 @@ def molecules(
     if sizes.ndim != 1 or not sizes.size or sizes.dtype.kind not in "iu" or (sizes < 0).any():
         raise DataError(f"molecule_sizes: expected counts of nodes, got {sizes!r:.80}")
     bonds = _edge_count(num_edges, True) // 2
-    offsets = _offsets(sizes)
+    offsets = offsets_of(sizes)
     n = int(offsets[-1])
     before = np.arange(n) - np.repeat(offsets[:-1], sizes)  # nodes of the same molecule
-    rng = np.random.default_rng(_seed(seed))
+    rng = np.random.default_rng(as_seed(seed))
     back = 1 + np.searchsorted([0.7, 0.85, 0.95], rng.random(n), side="right")
     bound = np.flatnonzero(before)
     ends = [bound]
@@ -275,7 +279,7 @@ def configuration(
         "configuration",
         degrees.astype(np.int64),
         total,
-        _seed(seed),
+        as_seed(seed),
         relabel,
         num_threads=num_threads,
     )
@@ -304,9 +308,9 @@ def roads(
     Raises:
         DataError: an argument out of range, or more edges than the distribution yields.
     """
-    arguments = (_integer(num_nodes, "num_nodes"), _number(junction_share, "junction_share"))
+    arguments = (_integer(num_nodes, "num_nodes"), as_number(junction_share, "junction_share"))
     return _call(
-        "roads", *arguments, _edge_count(num_edges, True), _seed(seed), num_threads=num_threads
+        "roads", *arguments, _edge_count(num_edges, True), as_seed(seed), num_threads=num_threads
     )
 
 
@@ -355,11 +359,7 @@ def random_sizes(
 
 def permutation(size: int, *, seed: int) -> Int[np.ndarray, " size"]:
     """A random permutation, int32, the same on every platform and NumPy."""
-    return native_module("the generators").permutation(size, _seed(seed))
-
-
-def _offsets(sizes: np.ndarray) -> Int[np.ndarray, " sizes+1"]:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return native_module("the generators").permutation(size, as_seed(seed))
 
 
 def _integer(value: int, name: str) -> int:
@@ -369,14 +369,16 @@ def _integer(value: int, name: str) -> int:
     return integer
 
 
-def _seed(seed: int) -> int:
+def as_seed(seed: int) -> int:
+    """`seed` as an integer that every generator takes, or a `DataError`."""
     seed = _integer(seed, "seed")
     if not 0 <= seed < 1 << 64:
         raise DataError(f"seed: expected 0 to 2**64 - 1, got {seed}")
     return seed
 
 
-def _number(value: float, name: str) -> float:
+def as_number(value: float, name: str) -> float:
+    """`value` as a finite number, or a `DataError`."""
     try:
         return number(value, name, -np.inf, np.inf)
     except (TypeError, ValueError) as error:
@@ -384,7 +386,7 @@ def _number(value: float, name: str) -> float:
 
 
 def _edge_count(num_edges: float, undirected: bool) -> int:
-    count = round(_number(num_edges, "num_edges"))
+    count = round(as_number(num_edges, "num_edges"))
     if count < 0:
         raise DataError(f"num_edges: expected 0 or more, got {count}")
     return count // 2 * 2 if undirected else count

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxgnn.data.checks import charge_graph
+from jaxgnn.data.csr import offsets_of
 from jaxgnn.data.dataset import Metadata
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import Budget, DataError, quote, reading, stem_of
@@ -63,8 +64,8 @@ def meshes_set(paths: list[tuple[str, PlainGraph]], name: str, source: str) -> G
     positions = [graph.positions for graph in graphs if graph.positions is not None]
     return GraphSet(
         name=name,
-        node_offsets=_offsets([graph.num_nodes for graph in graphs]),
-        edge_offsets=_offsets([graph.num_edges for graph in graphs]),
+        node_offsets=offsets_of([graph.num_nodes for graph in graphs]),
+        edge_offsets=offsets_of([graph.num_edges for graph in graphs]),
         senders=np.concatenate([senders for senders, _ in ends]),
         receivers=np.concatenate([receivers for _, receivers in ends]),
         positions=np.concatenate(positions),
@@ -77,10 +78,6 @@ def _ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.asarray(graph.row_offsets)
     receivers = np.repeat(np.arange(graph.num_receivers, dtype=np.int32), np.diff(offsets))
     return np.asarray(graph.senders), receivers
-
-
-def _offsets(sizes: list[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 class _Grown:

@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 
 from jaxgnn.data.categories import count_categories
+from jaxgnn.data.csr import offsets_of
 from jaxgnn.data.dataset import Metric
 from jaxgnn.data.graph_set import GraphSet
 from jaxgnn.data.limits import Budget, DataError, reading
@@ -84,8 +85,8 @@ def read_ogb_graphs(
                 edge_features = np.repeat(edge_features, 2, axis=0)
         return GraphSet(
             name=name,
-            node_offsets=_offsets(sizes),
-            edge_offsets=_offsets(edge_counts),
+            node_offsets=offsets_of(sizes),
+            edge_offsets=offsets_of(edge_counts),
             senders=senders,
             receivers=receivers,
             features=features,
@@ -133,7 +134,3 @@ def _labels(values: np.ndarray, count: int, budget: Budget) -> tuple[np.ndarray,
     budget.charge(4 * count, "labels")
     labels = values[:, 0].astype(np.int32)
     return labels, int(labels.max(initial=0)) + 1
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 
 from jaxgnn.data.checks import check_features
+from jaxgnn.data.csr import offsets_of
 from jaxgnn.data.dataset import Metadata
 from jaxgnn.data.edges import parse
 from jaxgnn.data.graph_set import GraphSet
@@ -95,9 +96,7 @@ def read_tudataset(
         if (graphs != indicator[receivers]).any():
             raise DataError("expected edges within a graph, got one between two")
         starts = node_offsets[graphs - 1]
-        edge_offsets = np.concatenate(
-            [[0], np.cumsum(np.bincount(graphs - 1, minlength=count))]
-        ).astype(np.int64)
+        edge_offsets = offsets_of(np.bincount(graphs - 1, minlength=count))
         splits = {}
         if (
             labels is not None
@@ -144,7 +143,7 @@ def _node_offsets(indicator: np.ndarray, count: int) -> np.ndarray:
     ):
         raise DataError(f"expected the numbers of the graphs, 1 to {count}, in order")
     sizes = np.bincount(indicator - 1, minlength=count) if indicator.size else np.zeros(count, int)
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return offsets_of(sizes)
 
 
 def _labels(

@@ -28,8 +28,9 @@ def check_graph(graph: Any) -> Graph:
     """The square graph that is to be split.
 
     Raises:
-        TypeError: no `Graph`; of a partition or a folder it says where they go.
-        ValueError: a rectangular one, or one that is traced.
+        TypeError: no `Graph`, or one that is traced; of a partition or a folder it says where they
+            go.
+        ValueError: a rectangular one.
     """
     hint = ""
     if isinstance(graph, str | os.PathLike):
@@ -46,7 +47,7 @@ def check_graph(graph: Any) -> Graph:
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got {graph}")
     if isinstance(graph.row_offsets, Tracer):
-        raise ValueError(
+        raise TypeError(
             "graph: expected one that is not traced: shard it outside jax.jit, the result is an "
             "argument of the jitted function"
         )

@@ -19,6 +19,7 @@ from jaxgnn.distributed._arguments import check_owners
 from jaxgnn.distributed._deal_windows import deal_windows
 from jaxgnn.distributed._partition_files import PartData
 from jaxgnn.graph import Graph
+from jaxgnn.graph._csr import check_row_offsets
 from jaxgnn.graph._windows import Windows
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ def partition(
             `"metis"` aims at 1.05 for the edges, and the others take what comes.
 
     Raises:
-        TypeError: `graph` is neither, or a number is no integer.
+        TypeError: `graph` is neither, or is traced, or a number is no integer or, of the balances,
+            no number.
         ValueError: arguments out of range, a rectangular graph, `"windows"` of a graph without,
             offsets or senders that are none,
             balances below 1, or ones that the method did not meet: a node has more edges than a
@@ -209,8 +211,7 @@ def partition(
     num_nodes, num_edges = offsets.size - 1, senders.size
     _check_nodes(offsets)
     parts = checks.integer(parts, "parts", 1, num_nodes)
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    checks.choice(method, "method", METHODS)
     passes = checks.integer(passes, "passes", 1, 2**31 - 1)
     seed = checks.integer(seed, "seed", 0, 2**31 - 1)
     for name, value in (("edge_balance", edge_balance), ("node_balance", node_balance)):
@@ -295,18 +296,7 @@ def _host_csr(graph: Graph | CSR) -> tuple[np.ndarray, np.ndarray]:
     if not senders.flags.c_contiguous:
         raise ValueError("senders: expected contiguous memory, got strides")
     offsets = np.ascontiguousarray(offsets, np.int64)
-    if offsets[0] != 0 or offsets[-1] != senders.size:
-        raise ValueError(
-            f"row_offsets: expected them to run from 0 to the number of senders "
-            f"({senders.size}), got {offsets[0]} to {offsets[-1]}"
-        )
-    falls = offsets[1:] < offsets[:-1]
-    if falls.any():
-        row = int(falls.argmax())
-        raise ValueError(
-            f"row_offsets: expected them to rise, got row_offsets[{row}] = {offsets[row]} "
-            f"before row_offsets[{row + 1}] = {offsets[row + 1]}"
-        )
+    check_row_offsets(offsets, senders.size)
     return offsets, senders
 
 

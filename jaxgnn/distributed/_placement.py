@@ -28,7 +28,7 @@ def place(x: Any, sharding: NamedSharding) -> Array:
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         return x if x.sharding == sharding else _resharding(sharding)(x)
     # `device_put` would compare the values of all processes first.
-    x = x if _is_key(x) else np.asarray(x)
+    x = x if is_key(x) else np.asarray(x)
     return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
@@ -80,13 +80,14 @@ def take(x: Any, places: Int[Array, " places"], fill: Any) -> Any:
     Of places that several processes hold, a process takes its own rows alone: the result lies as
     they do. Of random keys padding has those of zeros.
     """
-    if _is_key(x):
+    if is_key(x):
         rows = take(jax.random.key_data(x), places, 0)
         return jax.random.wrap_key_data(rows, impl=jax.random.key_impl(x))
     if isinstance(x, Tracer) or isinstance(places, Tracer):
         return _take_traced(x, places, fill)
     x = to_host(x)
-    if places.is_fully_addressable or places.is_fully_replicated:
+    known = isinstance(places, np.ndarray)  # of a graph brought to the host
+    if known or places.is_fully_addressable or places.is_fully_replicated:
         return take_known(x, np.asarray(places), fill)
     return jax.make_array_from_single_device_arrays(
         (places.shape[0], *x.shape[1:]),
@@ -140,5 +141,6 @@ def _rows(sharding: NamedSharding) -> Any:
     return jax.jit(lambda x, rows: x[rows], out_shardings=sharding)
 
 
-def _is_key(x: Any) -> bool:
+def is_key(x: Any) -> bool:
+    """Whether it is an array of JAX's typed random keys."""
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

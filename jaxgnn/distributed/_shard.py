@@ -65,8 +65,9 @@ def shard(
             with windows, for MaxK, have the one (`ShardedGraph.without_joint_graph`).
 
     Raises:
-        TypeError: `graph` is no `Graph`, `mesh` no mesh, `partition` none, or `overlap` no bool.
-        ValueError: a rectangular or traced graph, an axis that the mesh does not have, one axis for
+        TypeError: `graph` is no `Graph`, or is traced, `mesh` no mesh, `partition` none, or
+            `overlap` no bool.
+        ValueError: a rectangular graph, an axis that the mesh does not have, one axis for
             both, a partition of other parts or nodes, or one with `features` alone, or so
             `overlap`; or explicit axes set by `jax.set_mesh`.
         ImportError, RuntimeError: the partition's method needs pymetis, or the compiled CPU module.
@@ -243,6 +244,8 @@ def _whole(
         alone = split(graph, np.zeros(graph.num_senders, np.int32), 1, mesh.shape[features])
         assert alone.graphs is not None
         padded, edges = jax.tree.map(lambda leaf: leaf[0], alone.graphs), alone.edge_of_place[0]
+    # The sharded graph has it, too, and no array can be donated twice.
+    padded = dataclasses.replace(padded, edge_permutation=None)
     repeated = np.append(_repeated_self_loops(graph), False)[edges]
     node_of_place = np.where(nodes < graph.num_senders, nodes, -1)
     everywhere = PartitionSpec()

@@ -37,6 +37,7 @@ def pad(
     counts alone decide the shapes and static fields: `symmetric` is `False`, whatever the edges.
 
     Args:
+        batch: a batch, or a graph as one.
         num_nodes: nodes afterwards; default: as before. Of rectangular graphs, receivers.
         num_edges: edges afterwards; default: as before.
         num_graphs: graphs afterwards; default: one more, if there are padding nodes.

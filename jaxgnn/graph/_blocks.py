@@ -151,6 +151,8 @@ def squared(graph: Graph, nodes: Int[Array, " places"] | None = None) -> Graph:
 
     `nodes` has the node of each place, at least those of the senders: self-loops are then edges
     between places of one node. A tree has them, as each edge has a place of its own.
+
+    Tiles, windows and the receivers' schedule are dropped: they are of the old receivers.
     """
     more = graph.num_senders - graph.num_receivers
     end = jnp.full(more, graph.num_edges, graph.row_offsets.dtype)
@@ -166,6 +168,8 @@ def squared(graph: Graph, nodes: Int[Array, " places"] | None = None) -> Graph:
         row_offsets=jnp.concatenate([graph.row_offsets, end]),
         self_loops=loops,
         num_receivers=graph.num_senders,
+        windows=None,
+        row_schedule=None,
         tiles=None,
         transpose_tiles=None,
     )

@@ -125,10 +125,20 @@ def build_from_csr(row_offsets: Any, senders: Any, *, num_senders: int | None = 
     senders = as_indices(senders, "senders")
     if offsets.size == 0:
         raise ValueError("row_offsets: expected num_receivers + 1 of them, got none")
-    if offsets[0] != 0 or offsets[-1] != senders.size:
+    check_row_offsets(offsets, senders.size)
+    num_rows = offsets.size - 1
+    receivers = np.repeat(np.arange(num_rows, dtype=senders.dtype), np.diff(offsets))
+    if num_senders is None:
+        return build(senders, receivers, num_nodes=num_rows)
+    return build(senders, receivers, num_senders=num_senders, num_receivers=num_rows)
+
+
+def check_row_offsets(offsets: np.ndarray, num_senders: int) -> None:
+    """Raises a `ValueError` unless the offsets rise from 0 to the number of senders."""
+    if offsets[0] != 0 or offsets[-1] != num_senders:
         raise ValueError(
             f"row_offsets: expected them to run from 0 to the number of senders "
-            f"({senders.size}), got {offsets[0]} to {offsets[-1]}"
+            f"({num_senders}), got {offsets[0]} to {offsets[-1]}"
         )
     falls = offsets[1:] < offsets[:-1]  # compared: a difference of int64 may wrap around
     if falls.any():
@@ -137,11 +147,6 @@ def build_from_csr(row_offsets: Any, senders: Any, *, num_senders: int | None = 
             f"row_offsets: expected them to rise, got row_offsets[{row}] = {offsets[row]} "
             f"before row_offsets[{row + 1}] = {offsets[row + 1]}"
         )
-    num_rows = offsets.size - 1
-    receivers = np.repeat(np.arange(num_rows, dtype=senders.dtype), np.diff(offsets))
-    if num_senders is None:
-        return build(senders, receivers, num_nodes=num_rows)
-    return build(senders, receivers, num_senders=num_senders, num_receivers=num_rows)
 
 
 def row_ids(row_offsets: np.ndarray) -> np.ndarray:
@@ -207,8 +212,8 @@ def _build_numpy(
 
     order = np.lexsort((s, r))
     s, r, ids = s[order].astype(np.int32), r[order].astype(np.int32), ids[order]
-    if deduplicate and s.size:
-        first = np.concatenate([[True], (s[1:] != s[:-1]) | (r[1:] != r[:-1])])
+    if deduplicate:
+        first = first_of_equal(s, r)
         s, r, ids = s[first], r[first], ids[first]
 
     offsets_of = functools.partial(_offsets, dtype=index)

@@ -21,7 +21,7 @@ from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_int
 from jaxgnn._core.checks import choice, host_array
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_list
-from jaxgnn.graph._ordered_sum import sum_rows, take_rows
+from jaxgnn.graph._ordered_sum import sum_in_order, take_in_order
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph
@@ -199,7 +199,7 @@ def unsort(graph: Graph, values: Any, fill_value: float) -> Array:
         if not jnp.issubdtype(values.dtype, jnp.floating):
             return _taken(positions, values, fill_value)
         places = jnp.where(positions < 0, graph.num_edges, positions)
-        return _filled(positions >= 0, take_rows(values, places), fill_value)
+        return _filled(positions >= 0, take_in_order(values, places), fill_value)
     places = jnp.where(graph.edge_permutation < 0, size, graph.edge_permutation)
     out = jnp.full((size, *values.shape[1:]), fill_value, values.dtype)
     return out.at[places].set(values, mode="drop")
@@ -272,7 +272,7 @@ def merge_rows(
 
 def _sum_rows(rows: Array, index: Any, size: int) -> Array:
     if jnp.issubdtype(rows.dtype, jnp.floating):
-        return sum_rows(rows, index, size)
+        return sum_in_order(rows, index, size)
     return jnp.zeros((size, *rows.shape[1:]), rows.dtype).at[index].add(rows, mode="drop")
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import choice
+from jaxgnn._core.checks import choice, integer
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_list import check_concrete
 from jaxgnn.graph._graph import Graph
@@ -29,12 +28,13 @@ def degree_features(
     Repeated edges and self-loops count.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, a node has a larger degree, or unknown `direction`.
+        TypeError: `graph` is no `Graph`, or is traced, or `max_degree` is no integer.
+        ValueError: the graph is rectangular, `max_degree` is below 0 or a node's degree, or unknown
+            `direction`.
     """
     _check(graph, "degree_features")
     choice(direction, "direction", ("in", "out"))
-    most = _count(max_degree, "max_degree", 0)
+    most = integer(max_degree, "max_degree", 0, 2**31 - 2)
     offsets = graph.row_offsets if direction == "in" else graph.transpose_row_offsets
     degrees = np.diff(np.asarray(offsets))
     if degrees.max(initial=0) > most:
@@ -66,7 +66,7 @@ def laplacian_pe(
             directions up to rounding (one part in a million), not negative.
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
+        TypeError: `graph` is no `Graph`, or is traced, or `k` is no integer.
         ValueError: the graph is rectangular, it or the weights are not symmetric, a weight is
             negative or not finite, or `k` is out of range.
 
@@ -75,7 +75,7 @@ def laplacian_pe(
     import scipy.sparse
 
     _check(graph, "laplacian_pe")
-    n, count = graph.num_receivers, _count(k, "k", 1)
+    n, count = graph.num_receivers, integer(k, "k", 1, 2**31 - 1)
     if count >= n:
         raise ValueError(f"k: expected less than the {n} nodes, got {count}")
     adjacency = _adjacency(graph, weights)
@@ -164,12 +164,13 @@ def random_walk_pe(
 
     Args:
         graph: a square graph.
-        walk_length: number of steps.
+        walk_length: number of steps, from 1.
         weights: of the edges, in the graph's edge order (`Graph.sort_edge_data`).
 
     Raises:
-        TypeError: `graph` is no `Graph`, or is traced.
-        ValueError: the graph is rectangular, or the weights are not of its edges or not finite.
+        TypeError: `graph` is no `Graph`, or is traced, or `walk_length` is no integer.
+        ValueError: the graph is rectangular, `walk_length` is below 1, or the weights are not of
+            its edges or not finite.
 
     Source: Dwivedi et al., "Graph neural networks with learnable structural and positional
     representations", ICLR 2022.
@@ -177,7 +178,7 @@ def random_walk_pe(
     import scipy.sparse
 
     _check(graph, "random_walk_pe")
-    n, steps = graph.num_receivers, _count(walk_length, "walk_length", 1)
+    n, steps = graph.num_receivers, integer(walk_length, "walk_length", 1, 2**31 - 1)
     adjacency = _adjacency(graph, weights)
     scale = 1 / np.maximum(np.asarray(adjacency.sum(axis=1)).ravel(), 1)
     walk = scipy.sparse.csr_array(
@@ -200,13 +201,6 @@ def _check(graph: Graph, what: str) -> None:
     check_concrete(graph.senders, what, "features of a graph are computed")
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
-
-
-def _count(value: Any, name: str, least: int) -> int:
-    count = as_integer(value)
-    if count is None or count < least:
-        raise ValueError(f"{name}: expected an integer from {least}, got {value!r}")
-    return count
 
 
 def _adjacency(graph: Graph, weights: Any) -> scipy.sparse.csr_array:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import boolean, host_array
+from jaxgnn._core.checks import boolean, host_array, integer, number
 from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._edge_list import check_concrete
@@ -31,16 +29,24 @@ def cartesian(
     over the edges from $j$ to $i$; with `normalize`, scaled by the largest magnitude of all (or
     `max_value`) so that $[-max, max]$ becomes `interval`. PyG's `Cartesian`.
 
+    Args:
+        graph: a square graph.
+        positions: one row a node; finite.
+        normalize: scale; else `max_value` and `interval` are not used.
+        max_value: the magnitude that is scaled to the end of `interval`, from 0; by default the
+            largest.
+        interval: two finite numbers, ascending.
+
     Raises:
         TypeError: `graph` is no `Graph`, or is traced, the positions are no real numbers, or an
             option is of another type.
-        ValueError: the graph is rectangular, the positions are not finite, one a node, or
-            `max_value` is below 0.
+        ValueError: the graph is rectangular, the positions are not finite, one a node, `max_value`
+            is below 0 or not finite, or `interval` does not ascend.
     """
     sources, targets = _ends(graph, positions)
     relative = sources - targets
     low, high = _interval(interval)
-    most = None if max_value is None else np.float32(_from_zero(max_value, "max_value"))
+    most = None if max_value is None else np.float32(number(max_value, "max_value", 0, np.inf))
     if boolean(normalize, "normalize") and relative.size:
         most = np.abs(relative).max() if most is None else most
         relative = (high - low) * relative / (2 * _divisor(most)) + (low + high) / 2
@@ -60,16 +66,24 @@ def distance(
     With `normalize`, scaled by the largest of all (or `max_value`) so that [0, max] becomes
     `interval`. PyG's `Distance`.
 
+    Args:
+        graph: a square graph.
+        positions: one row a node; finite.
+        normalize: scale; else `max_value` and `interval` are not used.
+        max_value: the length that is scaled to the end of `interval`, from 0; by default the
+            largest.
+        interval: two finite numbers, ascending.
+
     Raises:
         TypeError: `graph` is no `Graph`, or is traced, the positions are no real numbers, or an
             option is of another type.
-        ValueError: the graph is rectangular, the positions are not finite, one a node, or
-            `max_value` is below 0.
+        ValueError: the graph is rectangular, the positions are not finite, one a node, `max_value`
+            is below 0 or not finite, or `interval` does not ascend.
     """
     sources, targets = _ends(graph, positions)
     lengths = np.linalg.norm(targets - sources, axis=1, keepdims=True)
     low, high = _interval(interval)
-    most = None if max_value is None else np.float32(_from_zero(max_value, "max_value"))
+    most = None if max_value is None else np.float32(number(max_value, "max_value", 0, np.inf))
     if boolean(normalize, "normalize") and lengths.size:
         most = lengths.max() if most is None else most
         lengths = (high - low) * (lengths / _divisor(most)) + low
@@ -80,8 +94,8 @@ def radius_graph(
     points: Float[ArrayLike, "num_points dimensions"],
     radius: float,
     *,
-    max_neighbors: int | None = None,
-    self_loops: bool = False,
+    max_num_neighbors: int | None = None,
+    loop: bool = False,
 ) -> Graph:
     """Graph with an edge to each point from each other one at a distance of at most `radius`.
 
@@ -91,9 +105,9 @@ def radius_graph(
     Args:
         points: one row a point; finite.
         radius: not negative.
-        max_neighbors: keep the nearest ones of a point, itself apart; of equal distances, those
+        max_num_neighbors: keep the nearest ones of a point, itself apart; of equal distances, those
             of the lower index.
-        self_loops: also from each point to itself.
+        loop: also from each point to itself.
 
     Raises:
         TypeError: `points` are no real numbers, or are traced, or an option is of another type.
@@ -102,11 +116,11 @@ def radius_graph(
     from scipy.spatial import KDTree
 
     points = _positions(points, "points", "num_points")
-    radius = _from_zero(radius, "radius")
-    self_loops = boolean(self_loops, "self_loops")
-    most = None if max_neighbors is None else as_integer(max_neighbors)
-    if max_neighbors is not None and (most is None or most < 1):
-        raise ValueError(f"max_neighbors: expected an integer from 1, got {max_neighbors!r}")
+    radius = number(radius, "radius", 0, np.inf)
+    loop = boolean(loop, "loop")
+    most = max_num_neighbors
+    if most is not None:
+        most = integer(most, "max_num_neighbors", 1, 2**31 - 1)
     n = len(points)
     pairs = KDTree(points).query_pairs(radius, output_type="ndarray") if n else np.zeros((0, 2))
     pairs = pairs.astype(np.int32)
@@ -118,9 +132,7 @@ def radius_graph(
         starts = np.searchsorted(receivers, np.arange(n))
         near = np.arange(receivers.size) - starts[receivers] < most
         senders, receivers = senders[near], receivers[near]
-    return Graph.from_edges(
-        senders, receivers, num_nodes=n, self_loops="add" if self_loops else "keep"
-    )
+    return Graph.from_edges(senders, receivers, num_nodes=n, self_loops="add" if loop else "keep")
 
 
 def _positions(positions: Any, name: str, rows: int | str) -> np.ndarray:
@@ -154,16 +166,6 @@ def _interval(interval: tuple[float, float]) -> tuple[float, float]:
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise ValueError(f"interval: expected two ascending numbers, got {interval!r}")
     return low, high
-
-
-def _from_zero(value: Any, name: str) -> float:
-    number = np.asarray(value)
-    real = any(jnp.issubdtype(number.dtype, kind) for kind in (jnp.integer, jnp.floating))
-    if number.ndim or not real:
-        raise TypeError(f"{name}: expected a number, got {value!r}")
-    if not np.isfinite(number) or number < 0:
-        raise ValueError(f"{name}: expected a number from 0, got {value!r}")
-    return float(number)
 
 
 def _divisor(most: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxgnn.graph._arrays import ARRAYS, STATIC, GraphArrays
 from jaxgnn.graph._edge_data import Reduce
 from jaxgnn.graph._reversed import reversed_fields
 from jaxgnn.graph._to_device import device_fields
-from jaxgnn.graph._validate import check_concrete, problem
+from jaxgnn.graph._validate import check_not_traced, problem
 
 if TYPE_CHECKING:
     import networkx
@@ -289,7 +289,7 @@ class Graph(GraphArrays):
         given. Repeated edges become repeated entries, which SciPy's arithmetic sums.
 
         Raises:
-            TypeError: the graph is traced.
+            TypeError: the graph or `weights` are traced, or `weights` are no real numbers.
             ValueError: `weights` is not one number an edge.
         """
         return _convert.to_scipy(self, weights)
@@ -303,7 +303,7 @@ class Graph(GraphArrays):
 
         Raises:
             ImportError: NetworkX is not installed.
-            TypeError: the graph is traced.
+            TypeError: the graph or `weights` are traced, or `weights` are no real numbers.
             ValueError: the graph is rectangular, or `weights` is not one number an edge.
         """
         return _convert.to_networkx(self, weights)
@@ -346,9 +346,9 @@ class Graph(GraphArrays):
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
-            TypeError: `width` is no integer.
-            ValueError: the graph is being traced, its offsets or senders are not those of a graph,
-                `width` is out of range, or with `weighted` it has 2^31 edges or more.
+            TypeError: the graph is being traced, `width` is no integer, or `weighted` no boolean.
+            ValueError: its offsets or senders are not those of a graph, `width` is out of range, or
+                with `weighted` it has 2^31 edges or more.
         """
         return dataclasses.replace(self, windows=_layouts.windows(self, weighted, width))
 
@@ -368,8 +368,8 @@ class Graph(GraphArrays):
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing.
-            ValueError: the graph is being traced, or its offsets, senders or receivers are not
-                those of a graph.
+            TypeError: the graph is being traced.
+            ValueError: its offsets, senders or receivers are not those of a graph.
         """
         schedule, transpose = _layouts.row_schedules(self)
         return dataclasses.replace(self, row_schedule=schedule, transpose_row_schedule=transpose)
@@ -408,10 +408,10 @@ class Graph(GraphArrays):
         Raises:
             MemoryError: the host has not enough memory.
             RuntimeError: the compiled CPU module is missing, and the host has work to do.
-            TypeError: `on_device` is no boolean.
-            ValueError: `order` or `min_edges` is none of these, there are 2^31 edges or more, the
-                graph is being traced, or its offsets, senders or receivers are not those of a
-                graph.
+            TypeError: the graph is being traced, `min_edges` is no integer, or `on_device` no
+                boolean.
+            ValueError: `order` or `min_edges` is none of these, there are 2^31 edges or more, or
+                the offsets, senders or receivers are not those of a graph.
 
         Source: windows with condensed columns are TC-GNN's (Wang et al., USENIX ATC 2023); leaving
         unshared columns to a kernel by rows is HC-SpMM's and Libra's idea.
@@ -426,9 +426,10 @@ class Graph(GraphArrays):
         With `jaxgnn.config.check_graphs` every operation checks its graph, under `jax.jit` too.
 
         Raises:
+            TypeError: the graph is being traced.
             ValueError: an array is not what the others ask for; it is named.
         """
-        check_concrete(self, "validate")
+        check_not_traced(self, "validate")
         if (found := problem(self)) is not None:
             raise ValueError(f"graph: {found}")
         return self

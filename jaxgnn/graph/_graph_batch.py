@@ -174,7 +174,8 @@ def _membership(sizes: Int[np.ndarray, " graphs"], nodes: int) -> Graph:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     columns = np.arange(offsets[-1], dtype=np.int32)
     csr = _csr.build_from_csr(offsets, columns, num_senders=nodes)
-    return Graph._from_host(csr.pad_chunks())
+    # Graphs of one node each would make it symmetric, and their batch another program.
+    return dataclasses.replace(Graph._from_host(csr.pad_chunks()), symmetric=False)
 
 
 def graph_sizes_of(membership: Graph) -> Int[np.ndarray, " graphs"]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from jaxgnn._core.checks import boolean, integer
 from jaxgnn._core.device import place_like
 from jaxgnn.graph import _row_schedule, _tiles, _windows
-from jaxgnn.graph._validate import check_concrete, check_rows
+from jaxgnn.graph._validate import check_not_traced, check_rows
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def windows(graph: Graph, weighted: bool, width: Any) -> _windows.Windows:
     """Those of `Graph.with_windows`, which says what it raises."""
-    check_concrete(graph, "with_windows")
+    check_not_traced(graph, "with_windows")
     width = integer(width, "width", 1, _windows.MAX_WIDTH)
     check_rows(graph)
     built = _windows.build(
@@ -36,7 +36,7 @@ def row_schedules(
     graph: Graph,
 ) -> tuple[Int[Array, " num_receivers"], Int[Array, " num_senders"]]:
     """Those of `Graph.with_row_schedule`."""
-    check_concrete(graph, "with_row_schedule")
+    check_not_traced(graph, "with_row_schedule")
     return _of_directions(
         graph,
         lambda offsets, columns, num_columns: _row_schedule.build(
@@ -49,7 +49,7 @@ def tiles(
     graph: Graph, order: _tiles.Order, min_edges: int | None, on_device: bool
 ) -> tuple[_tiles.Tiles, _tiles.Tiles]:
     """Those of `Graph.with_tiles`, of either direction."""
-    check_concrete(graph, "with_tiles")
+    check_not_traced(graph, "with_tiles")
     on_device = boolean(on_device, "on_device")
     options: dict[str, Any] = {
         "order": order,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Float, Int
 
 from jaxgnn._core import checks
 from jaxgnn.graph import _csr
-from jaxgnn.graph._argument import graph_argument
 from jaxgnn.graph._graph import Graph
+from jaxgnn.graph._host_edges import host_edges, rebuild
 
 _PASSED, _LEARNED, _VAL, _TEST = range(4)
 
@@ -73,18 +72,12 @@ def link_split(
 
     Source: the parts are those of PyG's `RandomLinkSplit`.
     """
-    graph = graph_argument(graph)
-    if not graph.is_square:
-        raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
-    if isinstance(graph.senders, Tracer):
-        raise TypeError("graph: link_split runs outside jax.jit, on the graph itself")
+    senders, receivers, _ = host_edges(graph, None, square=True)
     val, test = checks.number(val, "val", 0, 1), checks.number(test, "test", 0, 1)
     disjoint_train = checks.number(disjoint_train, "disjoint_train", 0, 1)
     if val + test >= 1:
         raise ValueError(f"val, test: expected shares that sum to less than 1, got {val}, {test}")
     rng = np.random.default_rng(checks.integer(seed, "seed", 0, 2**63 - 1))
-    senders = np.asarray(graph.senders)
-    receivers = _csr.row_ids(np.asarray(graph.row_offsets))
     proper = np.flatnonzero(senders != receivers)
     codes, pair = np.unique(_encode(senders[proper], receivers[proper]), return_inverse=True)
     part_of_pair = _draw_parts(codes.size, val, test, disjoint_train, rng)
@@ -172,22 +165,5 @@ def _kept(
 ) -> tuple[Graph, np.ndarray]:
     """The graph of some of the edges, between the same nodes, and which these are."""
     edges = np.flatnonzero(keep)
-    csr = _csr.build(senders[edges], receivers[edges], num_nodes=graph.num_receivers)
-    # The edges are sorted as they were, so none moves.
-    users = positions = None
-    if graph.edge_permutation is not None:
-        users = np.asarray(graph.edge_permutation)[edges]
-    if graph.edge_positions is not None:
-        new = np.full(graph.num_edges + 1, -1, edges.dtype)  # the last place is that of none
-        new[edges] = np.arange(edges.size)
-        positions = new[np.asarray(graph.edge_positions)]
-        positions = positions.astype(np.asarray(graph.edge_positions).dtype)
-    kept = Graph._from_host(
-        csr._replace(
-            edge_permutation=users,
-            edge_positions=positions,
-            num_input_edges=graph.num_input_edges,
-            merges_edges=graph.merges_edges,
-        )
-    )
-    return kept, edges.astype(csr.row_offsets.dtype)
+    kept, _ = rebuild(graph, senders[edges], receivers[edges], None, edges)
+    return kept, edges.astype(kept.row_offsets.dtype)

@@ -78,12 +78,16 @@ def _gcn_normalized(graph: Graph, weights: Array) -> Array:
     """`_csr.gcn_normalize` of traced weights, summed in the accumulation dtype."""
     senders, receivers, _ = host_edges(graph, None)
     wide = weights.astype(accumulation_dtype(weights.dtype))
-    degrees = _ordered_sum.sum_rows(wide, receivers, graph.num_receivers)
+    degrees = _ordered_sum.sum_in_order(wide, receivers, graph.num_receivers)
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degrees == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degrees), degrees))
     scale = jnp.where(isolated, jnp.zeros_like(scale), scale)
-    terms = _ordered_sum.take_rows(scale, senders) * wide * _ordered_sum.take_rows(scale, receivers)
+    terms = (
+        _ordered_sum.take_in_order(scale, senders)
+        * wide
+        * _ordered_sum.take_in_order(scale, receivers)
+    )
     return terms.astype(weights.dtype)
 
 

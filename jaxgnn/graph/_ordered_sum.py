@@ -23,7 +23,7 @@ from jaxgnn.graph._row_chunks import chunk_rows_on_device
 
 
 @functools.partial(jax.jit, static_argnames="size")
-def sum_rows(
+def sum_in_order(
     rows: Float[Array, "rows *features"], index: Int[Array | np.ndarray, " rows"], size: int
 ) -> Float[Array, "size *features"]:
     """For each index below `size` the sum of its rows, in their order; others are left out."""
@@ -35,7 +35,7 @@ def sum_rows(
 
 
 @jax.jit
-def take_rows(
+def take_in_order(
     values: Float[Array, "size *features"], index: Int[Array | np.ndarray, " rows"]
 ) -> Float[Array, "rows *features"]:
     """`values[index]`, 0 for what is beyond them, with sums in a fixed order as its derivative."""

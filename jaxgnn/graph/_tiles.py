@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt
 
 from jaxgnn._core import device
-from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import choice
+from jaxgnn._core.checks import choice, integer
 from jaxgnn._core.ffi import host_module
 from jaxgnn.graph import _device_tiles, _tile_order
 from jaxgnn.graph._device_windows import numbers_fit
@@ -138,9 +137,7 @@ def build(
     choice(order, "order", get_args(Order))
     if order == "rcm" and not square:
         raise ValueError("order: 'rcm' numbers the nodes of square graphs, got a rectangular one")
-    least = MIN_EDGES if min_edges is None else as_integer(min_edges)
-    if least is None or not 1 <= least <= ROWS:
-        raise ValueError(f"min_edges: expected an integer from 1 to {ROWS}, got {min_edges!r}")
+    least = MIN_EDGES if min_edges is None else integer(min_edges, "min_edges", 1, ROWS)
     if columns.size >= 1 << 31:
         raise ValueError(f"with_tiles: expected fewer than 2^31 edges, got {columns.size}")
     rows = None

@@ -46,10 +46,10 @@ def problem(graph: Graph, *, bounds_only: bool = False) -> str | None:
     )
 
 
-def check_concrete(graph: Graph, method: str) -> None:
-    """Raises a `ValueError` if the graph is being traced, which the method is not for."""
+def check_not_traced(graph: Graph, function: str) -> None:
+    """Raises a `TypeError` if the graph is being traced, which the function is not for."""
     if isinstance(graph.senders, Tracer):
-        raise ValueError(f"{method}: call it outside jax.jit, on the graph itself")
+        raise TypeError(f"{function}: call it outside jax.jit, on the graph itself")
 
 
 def check_rows(graph: Graph, *, transpose: bool = False, on_device: bool = False) -> None:

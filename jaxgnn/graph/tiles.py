@@ -13,13 +13,11 @@ from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
-from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from jaxgnn._core import checks, device
-from jaxgnn._core.arguments import as_integer
-from jaxgnn._core.checks import boolean, floating_dtype
+from jaxgnn._core.checks import boolean, floating_dtype, integer
 from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.graph import _csr, _device_translation, _tile_file, _tile_rule
@@ -27,7 +25,7 @@ from jaxgnn.graph._device_windows import numbers_fit
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._tile_rule import Estimate, Operation
 from jaxgnn.graph._tiles import Tiles
-from jaxgnn.graph._validate import check_rows
+from jaxgnn.graph._validate import check_not_traced, check_rows
 
 __all__ = ["Estimate", "Operation", "Tiles", "Translation", "estimate", "load", "save", "translate"]
 
@@ -154,15 +152,16 @@ def translate(
 
     Raises:
         MemoryError: the host has not enough memory.
-        TypeError: `graph` is no `Graph`, or `transpose` no boolean.
-        ValueError: `rows` or `columns` out of range, the graph is being traced, its offsets or
-            columns are not those of a graph, or a window has 2^32 edges or more.
+        TypeError: `graph` is no `Graph`, or is being traced, `rows` or `columns` is no integer, or
+            `transpose` no boolean.
+        ValueError: `rows` or `columns` out of range, the graph's offsets or columns are not those
+            of a graph, or a window has 2^32 edges or more.
 
     Source: Wang et al., TC-GNN: Bridging Sparse GNN Computation and Dense Tensor Cores on GPUs,
     USENIX ATC 2023, Algorithm 1.
     """
     _check_graph(graph, "translate")
-    shape = _extent(rows, "rows"), _extent(columns, "columns")
+    shape = integer(rows, "rows", 1, _MOST), integer(columns, "columns", 1, _MOST)
     if boolean(transpose, "transpose"):
         offsets, edge_columns = graph.transpose_row_offsets, graph.transpose_receivers
     else:
@@ -220,7 +219,8 @@ def estimate(
         transpose: of the product with the transpose.
 
     Raises:
-        TypeError: `graph` is no `Graph`, `dtype` none of these, or `transpose` no boolean.
+        TypeError: `graph` is no `Graph`, `width` no integer, `dtype` none of these, or `transpose`
+            no boolean.
         ValueError: the graph has no tiles, `width` is below 1, or `operation` is unknown.
     """
     if not isinstance(graph, Graph):
@@ -228,15 +228,13 @@ def estimate(
     tiles = graph.transpose_tiles if boolean(transpose, "transpose") else graph.tiles
     if tiles is None:
         raise ValueError("graph: expected one with tiles, got none; see Graph.with_tiles")
-    features = as_integer(width)
-    if features is None or features < 1:
-        raise ValueError(f"width: expected an integer of at least 1, got {width!r}")
+    features = integer(width, "width", 1, 2**31 - 1)
     dtype = floating_dtype(dtype, "dtype")
     checks.choice(operation, "operation", get_args(Operation))
     return _tile_rule.estimate(tiles, features, dtype, operation)
 
 
-def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+def save(graph: Graph, path: str | bytes | os.PathLike[str]) -> None:
     """Writes the tiles of `graph.with_tiles()` to a file, 4 bytes a node and direction.
 
     Finding an order takes most of the time of `with_tiles`; a file has the orders of the rows, from
@@ -244,17 +242,17 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     Raises:
         OSError: the file cannot be written.
-        TypeError: `graph` is no `Graph`, or `path` no path.
-        ValueError: the graph has no tiles, or is being traced.
+        TypeError: `graph` is no `Graph`, or is being traced, or `path` no path.
+        ValueError: the graph has no tiles, or `path` has a null character.
     """
     _check_graph(graph, "tiles.save")
-    _check_path(path)
+    path = _path(path)
     if graph.tiles is None or graph.transpose_tiles is None:
         raise ValueError("graph: expected tiles to save, got none; see Graph.with_tiles")
     _tile_file.save(graph, path)
 
 
-def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
+def load(graph: Graph, path: str | bytes | os.PathLike[str]) -> Graph:
     """`graph` with the tiles that `save` wrote for it.
 
     Args:
@@ -266,12 +264,12 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
             no such file. No file makes tiles with which a product would be wrong.
         MemoryError: the host has not enough memory.
         RuntimeError: the compiled CPU module is missing.
-        TypeError: `graph` is no `Graph`, or `path` no path.
-        ValueError: the graph is being traced, or its offsets, senders or receivers are not those of
-            a graph.
+        TypeError: `graph` is no `Graph`, or is being traced, or `path` no path.
+        ValueError: the graph's offsets, senders or receivers are not those of a graph, or `path`
+            has a null character.
     """
     _check_graph(graph, "tiles.load")
-    _check_path(path)
+    path = _path(path)
     check_rows(graph)
     check_rows(graph, transpose=True)
     tiles, transpose = _tile_file.load(graph, path, graph.symmetric)
@@ -281,24 +279,19 @@ def load(graph: Graph, path: str | os.PathLike[str]) -> Graph:
     return dataclasses.replace(graph, tiles=tiles, transpose_tiles=transpose)
 
 
-def _check_path(path: Any) -> None:
-    name = path if isinstance(path, bytes) else checks.path(path, "path")
-    if "\0" in os.fsdecode(name):
+def _path(path: Any) -> str:
+    if not isinstance(path, bytes):
+        checks.path(path, "path")
+    name = os.fsdecode(path)
+    if "\0" in name:
         raise ValueError(f"path: expected no null character, got {path!r}")
+    return name
 
 
 def _check_graph(graph: Any, function: str) -> None:
     if not isinstance(graph, Graph):
         raise TypeError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
-    if isinstance(graph.senders, Tracer):
-        raise ValueError(f"{function}: call it outside jax.jit, on the graph itself")
-
-
-def _extent(value: int, name: str) -> int:
-    extent = as_integer(value)
-    if extent is None or not 1 <= extent <= _MOST:
-        raise ValueError(f"{name}: expected an integer from 1 to {_MOST}, got {value!r}")
-    return extent
+    check_not_traced(graph, function)
 
 
 def _on_host(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from jaxgnn.metrics._arrays import (
     Mask,
     Rows,
@@ -45,7 +47,8 @@ def average_precision(labels: Rows, scores: Rows, mask: Mask = None) -> Score:
 
     $$\frac1P \sum_p \frac{|\{p' : s_{p'} \ge s_p\}|}{|\{i : s_i \ge s_p\}|}$$
 
-    which is $\sum_n (R_n - R_{n-1}) P_n$ over the distinct scores: nothing is interpolated.
+    which is $\sum_n (R_n - R_{n-1}) P_n$ over the distinct scores: nothing is interpolated. Without
+    positives, or without negatives, it is NaN.
 
     Args:
         labels, scores, mask: as of `roc_auc`.
@@ -85,7 +88,8 @@ class _Ranked:
 
     def __init__(self, xp: Any, labels: Any, scores: Any, valid: Any):
         self.dtype = score_dtype(xp, scores)
-        scores = scores.astype(self.dtype)
+        if not jnp.issubdtype(scores.dtype, jnp.integer):  # which a float may round to ties
+            scores = scores.astype(self.dtype)
         self.undefined = (valid & xp.isnan(scores)).any()
         scores = xp.where(valid & ~xp.isnan(scores), scores, xp.zeros_like(scores))
         order = xp.argsort(scores)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Shaped
 
 from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
-from jaxgnn.graph._ordered_sum import take_rows
+from jaxgnn.graph._ordered_sum import take_in_order
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import Initializer, check_options, count, width
 
@@ -88,7 +88,7 @@ class CategoryEmbedding(nnx.Module):
             known &= x == jnp.floor(x)
         category = jnp.where(known, x, jnp.zeros_like(x)).astype(jnp.int32)
         places = jnp.where(known, category + jnp.asarray(starts, jnp.int32)[None], total)
-        rows = take_rows(self.embedding[...].astype(self.dtype), places.reshape(-1))
+        rows = take_in_order(self.embedding[...].astype(self.dtype), places.reshape(-1))
         return rows.reshape(*x.shape, self.features).sum(axis=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxgnn._core import checks
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import Graph, graph_argument
-from jaxgnn.nn._linear import width
+from jaxgnn.nn._linear import check_dtypes, width
 from jaxgnn.ops import readout, spmm
 
 
@@ -22,13 +23,15 @@ class GraphNorm(nnx.Module):
       \sigma_g^2 = \underset{i \in g}{\mathrm{mean}} \, (x_i - \alpha \mu_g)^2$$
 
     Means are readouts, and reach the nodes by the transpose of the readout. Padding nodes belong to
-    a graph of their own, so that they do not count. Under 16 bits it computes in float32.
+    a graph of their own, so that they do not count. Rows of 16 bits are computed in float32.
 
     Args:
         features: width of $x$.
         epsilon: $\epsilon$.
+        dtype: of the result; by default that of `x`.
         param_dtype: of the parameters `scale`, `bias` and `mean_scale`, which are $\gamma$, $\beta$
             and $\alpha$.
+        rngs: as for every module; nothing is drawn.
 
     Raises:
         TypeError, ValueError: an option out of range.
@@ -37,11 +40,19 @@ class GraphNorm(nnx.Module):
     """
 
     def __init__(
-        self, features: int, *, epsilon: float = 1e-5, param_dtype: DTypeLike = jnp.float32
+        self,
+        features: int,
+        *,
+        epsilon: float = 1e-5,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs | None = None,
     ):
+        del rngs
+        check_dtypes(dtype, param_dtype)
         self.features = width(features, "features")
         self.epsilon = checks.number(epsilon, "epsilon", 0, float("inf"))
-        checks.floating_dtype(param_dtype, "param_dtype")
+        self.dtype = dtype
         self.scale = nnx.Param(jnp.ones(features, param_dtype))
         self.bias = nnx.Param(jnp.zeros(features, param_dtype))
         self.mean_scale = nnx.Param(jnp.ones(features, param_dtype))
@@ -65,7 +76,8 @@ class GraphNorm(nnx.Module):
             rows = graph_argument(membership, "membership").num_senders
         if x.shape != (rows, self.features):
             raise ValueError(f"x: expected the shape ({rows}, {self.features}), got {x.shape}")
-        wide = accumulation_dtype(x.dtype)
+        dtype = x.dtype if self.dtype is None else self.dtype
+        wide = np.promote_types(accumulation_dtype(x.dtype), accumulation_dtype(dtype))
         scale, bias, mean_scale = (
             parameter[...].astype(wide)[None]
             for parameter in (self.scale, self.bias, self.mean_scale)
@@ -79,4 +91,4 @@ class GraphNorm(nnx.Module):
 
         centered = x.astype(wide) - mean(x.astype(wide)) * mean_scale
         deviation = jnp.sqrt(mean(centered * centered) + jnp.asarray(self.epsilon, wide))
-        return (scale * centered / deviation + bias).astype(x.dtype)
+        return (scale * centered / deviation + bias).astype(dtype)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph._ordered_sum import take_rows
+from jaxgnn.graph._ordered_sum import take_in_order
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import Initializer, check_options, count, width
 from jaxgnn.nn.mlp import MLP, Activation
@@ -199,5 +199,5 @@ def _rows_at(
     """NaN out of range. The gradient adds in a fixed order."""
     count = rows.shape[0]
     inside = (nodes >= 0) & (nodes < count)
-    taken = take_rows(rows, jnp.where(inside, nodes, count))
+    taken = take_in_order(rows, jnp.where(inside, nodes, count))
     return jnp.where(inside[:, None], taken, jnp.asarray(jnp.nan, taken.dtype))

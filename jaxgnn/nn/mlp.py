@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,7 @@ class MLP(nnx.Module):
         self.dropout = dropout_module(dropout, "dropout", rngs)
 
     def __call__(
-        self, x: Float[Array, "*rows in_features"], mask: Bool[Array, " rows"] | None = None
+        self, x: Float[Array, "*rows in_features"], *, mask: Bool[Array, " rows"] | None = None
     ) -> Float[Array, "*rows out_features"]:
         """Applies the MLP to the last axis.
 
@@ -105,10 +105,10 @@ class MLP(nnx.Module):
         if jnp.shape(x)[-1:] != self.features[:1]:
             got = jnp.shape(x)
             raise ValueError(f"x: expected the shape (..., {self.features[0]}), got {got}")
-        return self.after_first(self.linears[0](x), mask)
+        return self.after_first(self.linears[0](x), mask=mask)
 
     def after_first(
-        self, x: Float[Array, "*rows hidden_features"], mask: Bool[Array, " rows"] | None = None
+        self, x: Float[Array, "*rows hidden_features"], *, mask: Bool[Array, " rows"] | None = None
     ) -> Float[Array, "*rows out_features"]:
         """What follows the first linear layer (with its bias)."""
         for i, layer in enumerate(self.linears[1:]):
@@ -137,14 +137,12 @@ def norm_layers(
     checks.choice(norm, "norm", (None, "batch", "layer", "graph"))
     if norm is None:
         return None
-    if norm == "graph":
-        return nnx.List(GraphNorm(width, param_dtype=param_dtype) for width in widths)
-    types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-    if norm == "batch":
-        return nnx.List(BatchNorm(width, **types) for width in widths)
-    # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
-    options = {"epsilon": 1e-5, "use_fast_variance": False, **types}
-    return nnx.List(LayerNorm(width, **options) for width in widths)
+    options: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    if norm == "layer":
+        # E[x^2] - E[x]^2 cancels where a feature's mean is large beside its deviation.
+        options |= {"epsilon": 1e-5, "use_fast_variance": False}
+    module = {"batch": BatchNorm, "layer": LayerNorm, "graph": GraphNorm}[norm]
+    return nnx.List(module(width, **options) for width in widths)
 
 
 def normalize(

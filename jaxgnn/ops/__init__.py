@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.ops._aggregation.edge_conv import edge_conv, edge_conv_max
+from jaxgnn.ops._aggregation.edge_conv import edge_conv
 from jaxgnn.ops._aggregation.gather_edges import gather_edges
 from jaxgnn.ops._aggregation.readout import readout
 from jaxgnn.ops._aggregation.sddmm import sddmm
@@ -41,7 +41,6 @@ __all__ = [
     "dot_attention",
     "draw_weights",
     "edge_conv",
-    "edge_conv_max",
     "gat_attention",
     "gather_edges",
     "gatv2_attention",

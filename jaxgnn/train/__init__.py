@@ -17,10 +17,19 @@ from jaxgnn.train.links import LinkData
 from jaxgnn.train.loaded import LoadedRun, evaluate_scores, load_run
 from jaxgnn.train.loaded_graphs import LoadedGraphRun
 from jaxgnn.train.loaded_links import LoadedLinkRun, load_link_run
-from jaxgnn.train.loop import Best, Compiled, DivergenceError, Progress, lower, train
+from jaxgnn.train.loop import (
+    Best,
+    Compiled,
+    DivergenceError,
+    Progress,
+    UnfinishedEpoch,
+    lower,
+    train,
+)
 from jaxgnn.train.machine import environment
 from jaxgnn.train.model import build_model
-from jaxgnn.train.neighbor_loader import Batch, NeighborLoader
+from jaxgnn.train.neighbor_loader import NeighborLoader
+from jaxgnn.train.neighbor_programs import Batch
 from jaxgnn.train.node_problem import load_dataset
 from jaxgnn.train.optimizer import build_optimizer
 from jaxgnn.train.options import ConfigError
@@ -31,7 +40,7 @@ from jaxgnn.train.recovery import Recovery, RunError, RunWarning
 from jaxgnn.train.restored import RestoredRun, restore_run, saved_config
 from jaxgnn.train.runner import run
 from jaxgnn.train.seeds import SeedRun, SeedsResult, train_in_sequence, train_seeds
-from jaxgnn.train.step import Program, TrainState
+from jaxgnn.train.step import LossSums, Program, TrainState
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, score
 
 __all__ = [
@@ -58,6 +67,7 @@ __all__ = [
     "LoadedGraphRun",
     "LoadedLinkRun",
     "LoadedRun",
+    "LossSums",
     "NeighborLoader",
     "Pairs",
     "Plan",
@@ -73,6 +83,7 @@ __all__ = [
     "Task",
     "TrainConfig",
     "TrainState",
+    "UnfinishedEpoch",
     "build",
     "build_model",
     "build_optimizer",

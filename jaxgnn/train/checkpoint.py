@@ -21,6 +21,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from jaxgnn._core.text import printable
+from jaxgnn.distributed._placement import is_key
 from jaxgnn.train.recovery import os_error
 
 
@@ -202,10 +203,6 @@ def _checksum(flat: dict[str, Any]) -> str:
     return f"{crc:08x}"
 
 
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _name(path: tuple) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
@@ -213,7 +210,7 @@ def _name(path: tuple) -> str:
 def _flatten(tree: Any) -> dict[str, jax.Array]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     flat = {
-        _name(path): jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+        _name(path): jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
         for path, leaf in leaves
     }
     assert len(flat) == len(leaves), "two leaves of one name"
@@ -223,7 +220,7 @@ def _flatten(tree: Any) -> dict[str, jax.Array]:
 def _unflatten(flat: dict[str, jax.Array], like: Any) -> Any:
     def leaf(path, old):
         new = flat[_name(path)]
-        if _is_key(old):
+        if is_key(old):
             return jax.random.wrap_key_data(new, impl=jax.random.key_impl(old))
         return new
 

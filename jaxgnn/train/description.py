@@ -19,7 +19,7 @@ from jaxgnn.data.label_sets import DEGREE_FEATURE, degree_column
 from jaxgnn.train.config import TrainConfig
 from jaxgnn.train.options import ConfigError
 
-_LARGEST_WIDTH = 1 << 31
+LARGEST_WIDTH = 1 << 31
 Data = TypeVar("Data", NodeDataset, PlainGraph, NodeDataset | PlainGraph)
 
 
@@ -81,15 +81,15 @@ class DatasetDescription:
         Raises:
             ConfigError: `value` is something else.
         """
-        _check_fields(cls, value)
+        check_fields(cls, value)
         for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
             least = int(name in ("num_features", "num_classes"))
-            if not least <= value[name] < (_LARGEST_WIDTH if least else 1 << 62):
-                raise _unexpected(name, "a count", value[name])
+            if not least <= value[name] < (LARGEST_WIDTH if least else 1 << 62):
+                raise unexpected(name, "a count", value[name])
         if value["metric"] not in get_args(Metric):
-            raise _unexpected("metric", f"one of {', '.join(get_args(Metric))}", value["metric"])
-        classes = _names(value, "class_names", value["num_classes"])
-        features = _names(value, "feature_names", value["num_features"])
+            raise unexpected("metric", f"one of {', '.join(get_args(Metric))}", value["metric"])
+        classes = names_of(value, "class_names", value["num_classes"])
+        features = names_of(value, "feature_names", value["num_features"])
         known: dict[str, Any] = {**value, "class_names": classes, "feature_names": features}
         return cls(**known)
 
@@ -137,14 +137,14 @@ class LinkDescription:
         Raises:
             ConfigError: `value` is something else.
         """
-        _check_fields(cls, value)
+        check_fields(cls, value)
         for name in ("num_nodes", "num_edges"):
             if not 0 <= value[name] < 1 << 62:
-                raise _unexpected(name, "a count", value[name])
+                raise unexpected(name, "a count", value[name])
         width = value["num_features"]
-        if width is not None and not (type(width) is int and 1 <= width < _LARGEST_WIDTH):
-            raise _unexpected("num_features", "a count or null", width)
-        return cls(**{**value, "feature_names": _names(value, "feature_names", width or 0)})
+        if width is not None and not (type(width) is int and 1 <= width < LARGEST_WIDTH):
+            raise unexpected("num_features", "a count or null", width)
+        return cls(**{**value, "feature_names": names_of(value, "feature_names", width or 0)})
 
 
 def digest_of_names(names: Sequence[str] | None) -> str | None:
@@ -230,7 +230,7 @@ def check_finite(outputs: Float[np.ndarray, "rows ..."], name: str) -> None:
         )
 
 
-def _check_fields(cls: type, value: Any) -> None:
+def check_fields(cls: type, value: Any) -> None:
     """That a value has a description's keys, and of the right types those of one type. What has a
     default may be missing: earlier versions did not record it."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -240,21 +240,22 @@ def _check_fields(cls: type, value: Any) -> None:
     kinds = {"str": str, "int": int, "bool": bool}
     for name, kind in ((n, kinds.get(str(f.type))) for n, f in fields.items()):
         if kind is not None and type(value[name]) is not kind:
-            raise _unexpected(name, kind.__name__, value[name])
+            raise unexpected(name, kind.__name__, value[name])
 
 
-def _names(value: dict[str, Any], key: str, count: int) -> tuple[str, ...] | None:
-    """So many names, or `None`."""
+def names_of(value: dict[str, Any], key: str, count: int) -> tuple[str, ...] | None:
+    """So many names, or `None`: what a description's JSON has of a key."""
     names = value.get(key)
     if names is None:
         return None
     if not isinstance(names, list) or not all(type(name) is str for name in names):
-        raise _unexpected(key, "a list of names or null", names)
+        raise unexpected(key, "a list of names or null", names)
     if len(names) != count:
-        raise _unexpected(key, f"{count} names", names)
+        raise unexpected(key, f"{count} names", names)
     return tuple(names)
 
 
-def _unexpected(name: str, expected: str, value: Any) -> ConfigError:
+def unexpected(name: str, expected: str, value: Any) -> ConfigError:
+    """The error of a description's field that has another value."""
     got = printable(reprlib.repr(value))
     return ConfigError(f"config.json: dataset: {name}: expected {expected}, got {got}")

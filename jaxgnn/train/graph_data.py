@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import reprlib
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, Metric, Split
 from jaxgnn.data.categories import MOST_CATEGORIES, check_categories, count_categories
 from jaxgnn.data.dataset import normalize_in_place
 from jaxgnn.data.splits import fold_splits
 from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.description import LARGEST_WIDTH, check_fields, names_of, unexpected
 from jaxgnn.train.graph_store import GraphStore
 from jaxgnn.train.model import EDGE_FEATURE_MODELS
 from jaxgnn.train.options import ConfigError
@@ -27,8 +26,6 @@ NodeInputs = Literal["features", "positions", "degrees"]
 
 FOLDS = 10
 _DEGREES = 64  # columns: 0 to 62, and more
-_LARGEST_WIDTH = 1 << 31
-_LATER = ("degree_histogram", "node_categories", "edge_categories")  # which older runs lack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,49 +113,35 @@ class GraphSetDescription:
         Raises:
             ConfigError: `value` is something else.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        if isinstance(value, dict):
-            value = dict.fromkeys(_LATER) | value
-        if not isinstance(value, dict) or value.keys() != fields.keys():
-            raise ConfigError(f"config.json: dataset: expected the keys {', '.join(fields)}")
-        for name, field in fields.items():
-            if field.type == "int":
-                least = int(name not in ("num_graphs", "num_edge_features"))
-                if type(value[name]) is not int or not least <= value[name] < _LARGEST_WIDTH:
-                    raise _unexpected(name, "a count", value[name])
+        check_fields(cls, value)
+        for name in ("num_graphs", "num_features", "num_edge_features", "num_outputs"):
+            least = int(name not in ("num_graphs", "num_edge_features"))
+            if not least <= value[name] < LARGEST_WIDTH:
+                raise unexpected(name, "a count", value[name])
         choices = {"inputs": NodeInputs, "targets": Targets, "metric": Metric}
         for name, kind in choices.items():
             if value[name] not in get_args(kind):
-                raise _unexpected(name, f"one of {', '.join(get_args(kind))}", value[name])
-        for name, kind in (("name", str), ("normalized", bool)):
-            if type(value[name]) is not kind:
-                raise _unexpected(name, kind.__name__, value[name])
-        names = value["class_names"]
-        if names is not None and not (
-            isinstance(names, list)
-            and len(names) == value["num_outputs"]
-            and all(type(name) is str for name in names)
-        ):
-            raise _unexpected("class_names", f"{value['num_outputs']} names or null", names)
-        counts = value["degree_histogram"]
+                raise unexpected(name, f"one of {', '.join(get_args(kind))}", value[name])
+        names = names_of(value, "class_names", value["num_outputs"])
+        counts = value.get("degree_histogram")
         if counts is not None and not (
             isinstance(counts, list)
-            and all(type(count) is int and 0 <= count < _LARGEST_WIDTH for count in counts)
+            and all(type(count) is int and 0 <= count < LARGEST_WIDTH for count in counts)
             and any(counts[1:])
         ):
-            raise _unexpected("degree_histogram", "counts of nodes or null", counts)
+            raise unexpected("degree_histogram", "counts of nodes or null", counts)
         lists: dict[str, Any] = {"class_names": names, "degree_histogram": counts}
         for name, columns in (
             ("node_categories", "num_features"),
             ("edge_categories", "num_edge_features"),
         ):
-            sizes = lists[name] = value[name]
+            sizes = lists[name] = value.get(name)
             if sizes is not None and not (
                 isinstance(sizes, list)
                 and len(sizes) == value[columns] > 0
                 and all(type(size) is int and 0 < size <= MOST_CATEGORIES for size in sizes)
             ):
-                raise _unexpected(name, f"{value[columns]} numbers of categories or null", sizes)
+                raise unexpected(name, f"{value[columns]} numbers of categories or null", sizes)
         known = {name: None if values is None else tuple(values) for name, values in lists.items()}
         return cls(**{**value, **known})
 
@@ -237,11 +220,6 @@ def _categories(
                 f"below {MOST_CATEGORIES:,}, got others"
             )
     return None if found is None else tuple(found.tolist())
-
-
-def _unexpected(name: str, expected: str, value: Any) -> ConfigError:
-    got = printable(reprlib.repr(value))
-    return ConfigError(f"config.json: dataset: {name}: expected {expected}, got {got}")
 
 
 def _targets(config: TrainConfig, graphs: GraphSet) -> tuple[Targets, Metric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -21,6 +21,7 @@ from jaxgnn.train.graph_minibatch import GraphMinibatch
 from jaxgnn.train.graph_shapes import Shapes
 from jaxgnn.train.graph_store import GraphStore
 from jaxgnn.train.host_union import host_union
+from jaxgnn.train.resumable_loader import ResumableLoader
 
 State = TypeVar("State")
 
@@ -38,7 +39,7 @@ class GraphSource(Protocol):
         ...
 
 
-class GraphLoader:
+class GraphLoader(ResumableLoader):
     r"""Mini-batches of many graphs: disjoint unions, padded so that `jax.jit` compiles few shapes.
 
     Each graph is read, sorted and transposed once, when the loader is made: a batch copies sorted
@@ -47,7 +48,7 @@ class GraphLoader:
 
     Iterating goes through the rest of one epoch. `scan` runs many steps as few programs, without
     the host between them where the graphs lie on the device. Both go on from the same place,
-    `state()`.
+    `state`.
 
     A batch has $\lceil N b^k \rceil$ nodes, $\lceil E b^k \rceil$ edges and `batch_size + 1`
     graphs, with $b$ the `base`: one number $k$ decides its shape. $N$ and $E$ hold a full batch two
@@ -110,7 +111,7 @@ class GraphLoader:
         if self._length == 0:
             least = batch_size if drop_last else 1
             raise ValueError(f"graphs: expected at least {least}, got {count}")
-        self._shuffle, self._epoch, self._position = shuffle, 0, 0
+        self._shuffle = shuffle
         self._shapes = Shapes(
             self._store.num_nodes[self._indices],
             self._store.num_edges[self._indices],
@@ -167,22 +168,6 @@ class GraphLoader:
         graph alone."""
         return self._shapes.union_size()
 
-    def state(self) -> dict[str, int]:
-        """The place in the sequence of batches, for a checkpoint."""
-        return {"epoch": self._epoch, "position": self._position}
-
-    def restore(self, state: Mapping[str, int]) -> None:
-        """Goes on from the place that `state` gave.
-
-        Raises:
-            TypeError, ValueError: it is none of a loader of as many batches.
-        """
-        if not isinstance(state, Mapping) or set(state) != {"epoch", "position"}:
-            raise ValueError(f"state: expected epoch and position, got {state!r}")
-        epoch = checks.integer(state["epoch"], "epoch", 0, 2**31 - 1)
-        self._position = checks.integer(state["position"], "position", 0, len(self) - 1)
-        self._epoch = epoch
-
     def __iter__(self) -> Iterator[GraphMinibatch]:
         """The rest of the epoch."""
         epoch = self._epoch
@@ -233,9 +218,10 @@ class GraphLoader:
             The state, and the outputs of all steps, stacked.
 
         Raises:
-            TypeError: `steps` is no integer.
+            TypeError: `step` is no function, or `steps` no integer.
             ValueError: `steps` below 1.
         """
+        checks.function(step, "step")
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
         if self._device_graphs is None:
             outputs = []
@@ -298,10 +284,6 @@ class GraphLoader:
         edges *= self._shapes.largest[1] > 0  # no shape has room for edges that others alone have
         largest = self._shapes.of(nodes, edges, min(self._batch_size, self._indices.size))
         return max(largest) <= LARGEST_COUNT
-
-    def _advance(self, steps: int = 1) -> None:
-        epochs, self._position = divmod(self._position + steps, len(self))
-        self._epoch += epochs
 
     def _order(self, epoch: int) -> Int[np.ndarray, " graphs"]:
         if not self._shuffle:

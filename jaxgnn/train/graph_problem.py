@@ -74,7 +74,7 @@ class CompiledGraphs(Compiled):
         self._programs: dict[tuple[str, int, int], Callable[..., Any]] = {}
         self.seconds, self.kernels = 0.0, {}
         loader, sums = task.training, zero_sums(dtype)
-        place = loader.state()
+        place = loader.state
         first = first_batch(loader)
         # A step takes the leaves alone: to take Flax's variables apart costs a millisecond.
         leaves, self._structure = jax.tree.flatten(state)
@@ -161,7 +161,7 @@ class CompiledGraphs(Compiled):
         """
         loader: GraphLoader = task.training
         epoch, position = divmod(int(steps_done(state.optimizer)), len(loader))
-        loader.restore({"epoch": epoch, "position": position})
+        loader.state = {"epoch": epoch, "position": position}
         total = zero_sums(self._dtype) if sums is None else sums
         behind = collections.deque([total])
         leaves = jax.tree.leaves(state)
@@ -191,7 +191,7 @@ class CompiledGraphs(Compiled):
                     yield number, "step", _sizes(minibatch), (minibatch,)
             return
         chosen, sizes = loader.batches_of_epoch()
-        start = loader.state()["position"]
+        start = loader.state["position"]
         for run in runs(sizes[start:], _STEPS_OF_CALL, checkpoint_steps or len(sizes)):
             places = _numbers(start + run.first, start + run.end)
             yield run.first, "steps", run.sizes, (loader.device_graphs, chosen, *places)
@@ -207,7 +207,7 @@ class CompiledGraphs(Compiled):
         loader = task.scored
         if loader is None:
             return np.zeros((0, task.num_outputs), np.float32), {}
-        loader.restore({"epoch": 0, "position": 0})
+        loader.state = {"epoch": 0, "position": 0}
         for minibatch in loader:
             arguments = params, rest, total, minibatch
             function = self._compiled("evaluate", arguments, _sizes(minibatch))

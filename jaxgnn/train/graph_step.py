@@ -33,10 +33,10 @@ def batches_of(loader: GraphLoader) -> Iterator[Iterator[GraphMinibatch]]:
 
 def first_batch(loader: GraphLoader) -> GraphMinibatch:
     """The next batch, which stays the next one."""
-    place = loader.state()
+    place = loader.state
     with batches_of(loader) as batches:
         first = next(batches)
-    loader.restore(place)
+    loader.state = place
     return first
 
 
@@ -51,7 +51,7 @@ def step_on_first_batch(
     if loader.device_graphs is None:
         return program.step_on_graphs, (state, sums, first), first.batch.graph
     chosen, sizes = loader.batches_of_epoch()
-    place = loader.state()["position"]
+    place = loader.state["position"]
 
     def step(state: TrainState, sums: LossSums, graphs: DeviceGraphs, chosen: Array) -> Any:
         return program.step_on_graphs(state, sums, union(graphs, chosen[place], *sizes[place]))

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxgnn._core.arguments import check_floats_fit, check_integers_fit
 from jaxgnn.data import GraphSet
 from jaxgnn.graph import Graph, _csr
 
@@ -152,13 +154,21 @@ def _data(items: Sequence[Any], name: str, counts: np.ndarray, of: str) -> np.nd
     if parts is None:
         return None
     for i, part in enumerate(parts):
+        _check_real(part, f"graphs[{i}]: {name}")
         if part.ndim != 2 or len(part) != counts[i] or part.shape[1] != parts[0].shape[1]:
             expected = (int(counts[i]), parts[0].shape[1] if parts[0].ndim == 2 else name)
             raise ValueError(
                 f"graphs[{i}]: {name}: expected the shape {expected}, a row for each of the "
                 f"{of}, got {part.shape}"
             )
-    return np.concatenate(parts)
+    joined = np.concatenate(parts)
+    check_integers_fit(joined, f"graphs: {name}")
+    return joined
+
+
+def _check_real(part: np.ndarray, name: str) -> None:
+    if part.dtype.kind not in "biuf" and not jnp.issubdtype(part.dtype, jnp.floating):
+        raise TypeError(f"{name}: expected real numbers, got {part.dtype}")
 
 
 def _labels(items: Sequence[Any]) -> np.ndarray | None:
@@ -167,13 +177,27 @@ def _labels(items: Sequence[Any]) -> np.ndarray | None:
     if parts is None:
         return None
     for i, part in enumerate(parts):
-        if part.shape != parts[0].shape or part.ndim > 1:
+        _check_real(part, f"graphs[{i}]: label")
+        if part.ndim > 1:
+            raise ValueError(
+                f"graphs[{i}]: label: expected a number or a vector of targets, got the shape "
+                f"{part.shape}"
+            )
+        if part.shape != parts[0].shape:
             raise ValueError(
                 f"graphs[{i}]: label: expected a number, or as many targets as the first graph "
                 f"has, got the shape {part.shape} after {parts[0].shape}"
             )
     labels = np.stack(parts)
-    return labels.astype(np.int32 if np.issubdtype(labels.dtype, np.integer) else np.float32)
+    if labels.ndim > 1 or labels.dtype.kind not in "biu":
+        check_floats_fit(labels, "graphs: label")
+        return labels.astype(np.float32)
+    for i in np.flatnonzero((labels < 0) | (labels > np.iinfo(np.int32).max))[:1]:
+        raise ValueError(
+            f"graphs[{i}]: label: expected a class from 0 to {np.iinfo(np.int32).max}, "
+            f"got {labels[i]}"
+        )
+    return labels.astype(np.int32)
 
 
 def _parts(items: Sequence[Any], name: str) -> list[np.ndarray] | None:

@@ -55,7 +55,8 @@ class Progress:
         """The inverse.
 
         Args:
-            values: what `to_json` made of the progress after `epoch` epochs.
+            values: what `to_json` made of the progress.
+            epoch: the epochs done by then.
 
         Raises:
             ValueError: it is something else.
@@ -240,15 +241,17 @@ def train(
         patience: epochs without a better validation score after which to stop; 0: never.
         on_epoch: called with each epoch's metrics.
         checkpoint: called every `checkpoint_interval` epochs, and at the end.
+        checkpoint_interval: in epochs, from 1.
         interrupted: asked after each epoch; where it says so, training ends with a checkpoint.
             Between two calls of an epoch it ends at once.
         agree: of several processes, the decision of one: whether an epoch is the best.
         sums: of the epoch that `state` is within, if it is.
         checkpoint_within: called where training ends between two calls of an epoch, and between
-            two of them every `checkpoint_steps` steps, if that is not 0.
+            two of them every `checkpoint_steps` steps.
+        checkpoint_steps: of an epoch; 0: `checkpoint_within` is called only where training ends.
 
     Raises:
-        UnfinishedEpoch: it did.
+        UnfinishedEpoch: `interrupted` said so between two calls of an epoch; a KeyboardInterrupt.
         DivergenceError: a loss is not finite.
     """
     has_validation = bool(jax.jit(jnp.any)(task.val))

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxgnn.train import sharded
 from jaxgnn.train.host_features import HostFeatures
 from jaxgnn.train.layerwise import NodeBatches, outputs_by_layer
-from jaxgnn.train.neighbor_loader import Batch, scan_epoch
+from jaxgnn.train.neighbor_programs import Batch, scan_epoch
 from jaxgnn.train.optimizer import steps_done
 from jaxgnn.train.options import Method
 from jaxgnn.train.task import Task, masked_accuracy, masked_loss, mean_loss

@@ -77,12 +77,11 @@ class Task:
         the type of the sums.
         """
         put = _placement(graph)
+        rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
         features: Array | HostFeatures
         if features_on == "host":
-            rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
             features = HostFeatures(np.ascontiguousarray(rows)).placed(put)
         else:
-            rows = np.asarray(dataset.features).astype(jnp.dtype(dtype), copy=False)
             features = put(rows)
         if weights is not None:
             weights = np.asarray(weights).astype(accumulation_dtype(dtype), copy=False)

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
-from jaxgnn import Graph, edge_conv, edge_conv_max, gather_edges, segment_reduce
+from jaxgnn import Graph, edge_conv, gather_edges, segment_reduce
 from tests.support import oracle
 from tests.support.devices import two_devices
 from tests.support.oracle import draw_array, edges
@@ -87,7 +87,6 @@ def test_the_maximum_has_the_bits_of_the_sums_on_the_edges():
     theta, phi = draw(graph, 7)
     ours = RUN(graph, theta, phi)
     np.testing.assert_array_equal(ours, on_edges(graph, theta, phi, "max"))
-    np.testing.assert_array_equal(ours, edge_conv_max(graph, theta, phi))
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)

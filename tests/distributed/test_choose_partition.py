@@ -81,8 +81,10 @@ def test_methods_by_name():
     assert choose_owners(None, star, 3).max() == 2
     np.testing.assert_array_equal(choose_owners(None, star, 12), choose_owners(None, star, 12))
     assert choose_owners(None, star, 12).max() < 12  # more parts than nodes
-    with pytest.raises(ValueError, match="method: expected one of stream, metis, block, windows"):
+    with pytest.raises(ValueError, match="method: expected one of 'stream', 'metis', 'block'"):
         choose_owners("best", star, 2)
+    with pytest.raises(TypeError, match="graph: expected one that is not traced"):
+        jax.jit(lambda graph: shard(graph, mesh, rows="x").num_nodes)(star)
 
 
 def test_more_parts_than_nodes():

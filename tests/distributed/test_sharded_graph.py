@@ -70,6 +70,19 @@ def test_errors_with_overlap_alone_name_what_users_call():
         sharded.scatter([[0], [1, 2]])
 
 
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("axes", [{"rows": "x"}, {"features": "x"}])
+def test_donation_and_the_host(axes):
+    graph, _ = random_graph(9, 30)
+    sharded = shard(graph, mesh(2), **axes)
+    x = np.ones((9, 4), np.float32)
+    on_host = jax.device_get(sharded)
+    np.testing.assert_array_equal(on_host.scatter(x), sharded.scatter(x))
+    step = jax.jit(lambda graph, x: (graph, spmm(graph, x)), donate_argnums=0)
+    kept, out = step(sharded, sharded.scatter(x))
+    close(kept.gather(out), spmm(graph, x))
+
+
 ROWS, OVERLAP, BOTH = ({"rows": 2}, False), ({"rows": 2}, True), ({"rows": 2, "features": 1}, False)
 """Axes of the mesh, with the devices on each; and whether the edges are in two graphs."""
 

@@ -141,6 +141,17 @@ def test_padded_symmetric_and_directed_batches_share_a_structure(pad):
         np.testing.assert_allclose(spmm(one.graph, x, transpose=True), expected)
 
 
+def test_batches_of_graphs_of_one_node_share_a_structure():
+    one, pairs = (
+        [Graph.from_edges([], [], num_nodes=n) for n in sizes] for sizes in ((1, 1), (0, 2))
+    )
+    padded = [
+        batch.pad(batch.disjoint_union(graphs), num_nodes=3, num_graphs=3)
+        for graphs in (one, pairs)
+    ]
+    assert jax.tree.structure(padded[0]) == jax.tree.structure(padded[1])
+
+
 def test_pad_errors():
     graph = Graph.from_edges([0, 1], [1, 0])
     with pytest.raises(ValueError, match="num_nodes: expected at least the batch's 2, got 1"):

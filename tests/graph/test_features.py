@@ -73,6 +73,25 @@ def test_structural_features_of_small_graphs():
         transform.laplacian_pe(Graph.from_edges([0], [1], num_nodes=2), 1)
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda value: transform.degree_features(ISOLATED, value), "max_degree"),
+        (lambda value: transform.laplacian_pe(ISOLATED, value), "k"),
+        (lambda value: transform.random_walk_pe(ISOLATED, value), "walk_length"),
+        (
+            lambda value: transform.radius_graph([[0.0]], 1, max_num_neighbors=value),
+            "max_num_neighbors",
+        ),
+    ],
+)
+def test_counts_are_integers_in_range(call, name):
+    with pytest.raises(TypeError, match=f"{name}: expected an integer, got float"):
+        call(1.0)
+    with pytest.raises(ValueError, match=f"{name}: expected an integer from [01] to .*, got -1"):
+        call(-1)
+
+
 def test_random_walks_follow_the_weights():
     graph = some(undirected=False)
     weights = np.random.default_rng(3).uniform(1, 2, graph.num_edges)
@@ -132,9 +151,9 @@ def test_radius_graph():
         near = (between <= radius) & ~np.eye(60, dtype=bool)
         graph = transform.radius_graph(points, radius)
         assert set(zip(*ends(graph), strict=True)) == set(zip(*np.nonzero(near), strict=True))
-        looped = transform.radius_graph(points, radius, self_loops=True)
+        looped = transform.radius_graph(points, radius, loop=True)
         assert looped.num_edges == graph.num_edges + 60
-    few = transform.radius_graph(points, 0.15, max_neighbors=3)
+    few = transform.radius_graph(points, 0.15, max_num_neighbors=3)
     near = (between <= 0.15) & ~np.eye(60, dtype=bool)
     for point in range(60):
         order = np.lexsort((np.arange(60), between[point]))
@@ -142,7 +161,7 @@ def test_radius_graph():
         senders, receivers = ends(few)
         assert senders[receivers == point].tolist() == sorted(expected)
     assert transform.radius_graph(np.zeros((0, 3)), 1.0).num_nodes == 0
-    with pytest.raises(ValueError, match="radius: expected a number from 0, got -1"):
+    with pytest.raises(ValueError, match="radius: expected a finite number from 0, got -1"):
         transform.radius_graph(points, -1)
     with pytest.raises(ValueError, match="points: expected finite"):
         transform.radius_graph([[np.nan]], 1)
@@ -151,12 +170,13 @@ def test_radius_graph():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda g, p: transform.radius_graph(p, None), "radius: expected a number, got None"),
-        (lambda g, p: transform.radius_graph(p, "1"), "radius: expected a number, got '1'"),
-        (lambda g, p: transform.radius_graph(p, np.ones(2)), "radius: expected a number, got arr"),
+        (lambda g, p: transform.radius_graph(p, None), "radius: expected a number, got NoneT"),
+        (lambda g, p: transform.radius_graph(p, "1"), "radius: expected a number, got str"),
+        (lambda g, p: transform.radius_graph(p, np.ones(2)), "radius: expected a number, got nda"),
         (lambda g, p: transform.radius_graph(p * 1j, 1), "points: expected real numbers, got comp"),
         (lambda g, p: transform.radius_graph([["a"]], 1), "points: expected real numbers, got <U1"),
-        (lambda g, p: transform.radius_graph(p, 1, self_loops="no"), "self_loops: expected True"),
+        (lambda g, p: transform.radius_graph(p, 1, loop="no"), "loop: expected True or False"),
+        (lambda g, p: transform.radius_graph(p, 1, max_num_neighbors=0), "max_num_neighbors: .* 0"),
         (lambda g, p: transform.cartesian(g, p * 1j), "positions: expected real numbers, got comp"),
         (lambda g, p: transform.cartesian(g, p, normalize="no"), "normalize: expected True or Fal"),
         (

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxgnn import Graph, transform
-from jaxgnn.graph._ordered_sum import sum_rows, sum_sorted_rows, take_rows
+from jaxgnn.graph._ordered_sum import sum_in_order, sum_sorted_rows, take_in_order
 from tests.support.arrays import normal
 
 COUNTS = np.arange(1, 10)  # edges between two nodes
@@ -76,7 +76,7 @@ def test_the_kernel_sums_in_the_rows_order(dtype):
         sums = jax.jit(lambda i, r: sum_sorted_rows(i, r[:, None], 9))(index, jnp.asarray(wide))
         np.testing.assert_array_equal(sums[:, 0], expected)
         np.testing.assert_array_equal(
-            sum_rows(rows, index, 9), jnp.asarray(expected, dtype), strict=True
+            sum_in_order(rows, index, 9), jnp.asarray(expected, dtype), strict=True
         )
 
 
@@ -90,26 +90,26 @@ def test_long_rows_and_none():
     assert not np.asarray(sums)[[1, 3, 5]].any()
     for shape, size in (((0, 2), 3), ((4, 0), 3), ((4, 2), 0)):
         some = jnp.ones(shape), jnp.zeros(shape[0], jnp.int32)
-        assert sum_rows(*some, size).shape == (size, shape[1])
-        assert take_rows(jnp.ones((size, shape[1])), some[1]).shape == shape
+        assert sum_in_order(*some, size).shape == (size, shape[1])
+        assert take_in_order(jnp.ones((size, shape[1])), some[1]).shape == shape
 
 
 def test_transformations():
     index, rows = jnp.asarray(RECEIVERS), jnp.asarray(of_many_scales(4, SIZE, 2))
-    one_by_one = jnp.stack([sum_rows(r, index, 9) for r in rows])
-    np.testing.assert_array_equal(jax.vmap(lambda r: sum_rows(r, index, 9))(rows), one_by_one)
+    one_by_one = jnp.stack([sum_in_order(r, index, 9) for r in rows])
+    np.testing.assert_array_equal(jax.vmap(lambda r: sum_in_order(r, index, 9))(rows), one_by_one)
     several = jnp.stack([index, index[::-1]])
-    both = jax.vmap(lambda i: sum_rows(rows[0], i, 9))(several)
+    both = jax.vmap(lambda i: sum_in_order(rows[0], i, 9))(several)
     np.testing.assert_array_equal(both[0], one_by_one[0])
-    np.testing.assert_array_equal(both[1], sum_rows(rows[0], several[1], 9))
-    forward = jax.jacfwd(lambda r: sum_rows(r, index, 9))(rows[0, :, 0])
+    np.testing.assert_array_equal(both[1], sum_in_order(rows[0], several[1], 9))
+    forward = jax.jacfwd(lambda r: sum_in_order(r, index, 9))(rows[0, :, 0])
     np.testing.assert_array_equal(forward, np.arange(9)[:, None] == RECEIVERS)
-    back = jax.jacrev(lambda v: take_rows(v, index))(jnp.ones(9))
+    back = jax.jacrev(lambda v: take_in_order(v, index))(jnp.ones(9))
     np.testing.assert_array_equal(back, forward.T)
     mesh = Mesh(np.asarray(jax.devices("cpu")[:1]), ("d",))
     spec = PartitionSpec(None, "d")
     sharded = jax.shard_map(
-        lambda r: jax.grad(lambda r: (sum_rows(r, index, 9) ** 2).sum())(r),
+        lambda r: jax.grad(lambda r: (sum_in_order(r, index, 9) ** 2).sum())(r),
         mesh=mesh,
         in_specs=spec,
         out_specs=spec,

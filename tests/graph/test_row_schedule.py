@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from jaxgnn import Graph, dot_attention, gat_attention, gatv2_attention, gaussian_spmm, spmm
+from jaxgnn.graph import squared
 from tests.support.strategies import graphs, skewed_graph
 
 pytestmark = pytest.mark.few(1)
@@ -159,6 +160,14 @@ def test_transpose_keeps_the_orders():
     np.testing.assert_array_equal(other.transpose_row_schedule, graph.row_schedule)
 
 
+def test_a_squared_graph_has_no_layout_of_the_old_receivers():
+    graph = Graph.from_edges([3, 0, 2], [0, 1, 1], num_senders=4, num_receivers=2)
+    square = squared(graph.with_row_schedule().with_windows().with_tiles())
+    assert square.num_receivers == 4
+    assert square.row_schedule is square.windows is square.tiles is None
+    square.validate()
+
+
 def test_order_outside_jit_alone():
-    with pytest.raises(ValueError, match=r"with_row_schedule: call it outside jax\.jit"):
+    with pytest.raises(TypeError, match=r"with_row_schedule: call it outside jax\.jit"):
         jax.jit(lambda g: g.with_row_schedule())(skewed_graph(20, 60))

@@ -185,7 +185,7 @@ def test_new_graphs_drop_the_windows():
 
 def test_tracing_is_an_error():
     graph = skewed_graph(20, 60)
-    with pytest.raises(ValueError, match=r"with_windows: call it outside jax\.jit"):
+    with pytest.raises(TypeError, match=r"with_windows: call it outside jax\.jit"):
         jax.jit(lambda g: g.with_windows())(graph)
 
 

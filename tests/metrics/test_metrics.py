@@ -148,6 +148,8 @@ def test_what_is_not_defined_is_nan():
     mask = scores != 1
     assert metrics.roc_auc(scores > 2, np.where(mask, scores, np.nan), mask) == 1
     assert metrics.roc_auc(scores > 2, scores.astype(jnp.bfloat16)) == 1
+    # Integers that float32 would round to one number.
+    assert metrics.roc_auc(jnp.array([0, 1]), jnp.array([2**24, 2**24 + 1])) == 1
 
 
 def test_macro_f1_counts_classes_that_the_labels_dtype_does_not_hold():

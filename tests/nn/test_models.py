@@ -348,6 +348,11 @@ def new(model, rngs, num_layers=2, **options):
         (lambda r: new(GCN, r, activation="relu"), TypeError, "activation: .* got 'relu'"),
         (lambda r: new(GCN, r, dtype="int32"), TypeError, "dtype: expected float32.* got int32"),
         (lambda r: new(GCN, 0), TypeError, "rngs: expected nnx.Rngs, got int"),
+        (
+            lambda r: MLP([6, 3], rngs=r)(jnp.ones((2, 6)), jnp.ones(2, bool)),
+            TypeError,
+            "positional argument",
+        ),
         (lambda r: MLP([6, 3], rngs=r)(jnp.ones((2, 5))), ValueError, r"x: .* 6\), got \(2, 5\)"),
     ],
 )
@@ -431,6 +436,18 @@ def test_bad_booleans_are_named(create, name):
     """A string or an array is true, whatever it says."""
     with pytest.raises(TypeError, match=f"^{name}: expected True or False, got 'false'"):
         create()
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [(nn.TransformerConv, {}), (nn.PNAConv, {}), (nn.GINEConv, {"edge_dim": 2, "in_features": 6})],
+)
+def test_biases_start_as_told(module, options):
+    seven = jax.nn.initializers.constant(7)
+    layer = module(*SIZES[module], bias_init=seven, rngs=nnx.Rngs(0), **options)
+    state = nnx.to_flat_state(nnx.state(layer, nnx.Param))
+    biases = [leaf[...] for path, leaf in state if path[-1] == "bias"]
+    assert biases and all((bias == 7).all() for bias in biases)
 
 
 def test_bad_input_is_named():

@@ -252,6 +252,8 @@ def test_refusals():
     with pytest.raises(TypeError, match=r"x: expected float32, .* got int32"):
         GINEConv(jax.nn.relu)(graph, x.astype(jnp.int32), edge_attr)
     for norm in (GraphNorm, BatchNorm):
+        with pytest.raises(TypeError, match=r"^dtype: expected float32, .* got int32"):
+            norm(3, dtype=jnp.int32)
         with pytest.raises(TypeError, match=r"param_dtype: expected float32, .* got int32"):
             norm(3, param_dtype=jnp.int32)
     mlp = MLP([6, 3], rngs=nnx.Rngs(0))
@@ -390,6 +392,8 @@ def test_norms_and_pna_do_not_rely_on_promotion(dtype):
     module = PNAConv(4, 3, ["mean", "std"], ["identity", "linear"], np.array([0, 1, 2]), **options)
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         assert GraphNorm(4)(x, union.membership).dtype == dtype
+        single = GraphNorm(4, dtype=jnp.float32, rngs=nnx.Rngs(0))
+        assert single(x, union.membership).dtype == jnp.float32
         assert BatchNorm(4, **options)(x, mask=union.node_mask).dtype == dtype
         assert module(union.graph, x).dtype == dtype
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -91,20 +92,20 @@ def test_a_restored_loader_goes_on_with_the_same_batches():
     graphs = graph_set(SIZES)
     first, second = (GraphLoader(graphs, 3, seed=7, prefetch=n, max_device_bytes=0) for n in (0, 2))
     batches = [*first, *first]
-    assert first.state() == {"epoch": 2, "position": 0}
+    assert first.state == {"epoch": 2, "position": 0}
     assert [int(i) for b in batches[:4] for i in b.indices] != [
         int(i) for b in batches[4:] for i in b.indices
     ]
     for skipped in (next(iter(second)), next(iter(second))):  # leaves the thread in mid-epoch
         assert skipped is not None
-    assert second.state() == {"epoch": 0, "position": 2}
+    assert second.state == {"epoch": 0, "position": 2}
     other = GraphLoader(graphs, 3, seed=7)
-    other.restore(second.state())
+    other.state = second.state
     for got, expected in zip([*other, *other], batches[2:], strict=True):
         jax.tree.map(np.testing.assert_array_equal, got, expected)
     for state in ({"epoch": 0}, {"epoch": 0, "position": 4}, {"epoch": -1, "position": 0}):
         with pytest.raises(ValueError, match=r"state|position|epoch"):
-            other.restore(state)
+            other.state = state
 
 
 def same(found, expected):
@@ -141,7 +142,7 @@ def test_batches_of_the_device_are_those_of_the_host(graphs):
     for _ in range(3):
         for found, expected in zip(device, host, strict=True):
             same(found, expected)
-        assert device.state() == host.state()
+        assert device.state == host.state
     part = np.array([len(graphs) - 1, 0])
     assert device.part(part).device_graphs is device.device_graphs
     same(list(device.part(part)), list(host.part(part)))
@@ -176,20 +177,22 @@ def test_a_scan_has_the_steps_of_an_iteration(most):
             shapes.add(minibatch.batch.graph.num_receivers)
     next(iter(loader))  # begins in the middle of an epoch
     found, outputs = loader.scan(step, sums[1], 6)
-    assert loader.state() == {"epoch": 1, "position": 3}
+    assert loader.state == {"epoch": 1, "position": 3}
     loader.scan(step, found, 5)
-    assert loader.state() == {"epoch": 3, "position": 0}
+    assert loader.state == {"epoch": 3, "position": 0}
     np.testing.assert_array_equal(outputs["of"], np.stack(rows[1:7]))
     np.testing.assert_allclose(outputs["before"], np.stack(sums[1:7]), rtol=1e-5)
     np.testing.assert_allclose(found, sums[7], rtol=1e-5)
     # A program for each shape and number of steps, and a trace for the shapes of the outputs.
     assert len(traced) <= 2 * len(shapes) + 1
     count = len(traced)
-    loader.restore({"epoch": 0, "position": 1})
+    loader.state = {"epoch": 0, "position": 1}
     loader.scan(step, found, 6)
     assert len(traced) == count
     with pytest.raises(ValueError, match="steps: expected"):
         loader.scan(step, found, 0)
+    with pytest.raises(TypeError, match="step: expected a function, got int"):
+        loader.scan(3, found, 1)
 
 
 def test_runs_of_one_shape_are_cut():
@@ -253,6 +256,51 @@ def test_graphs_without_edges_of_a_set_with_some():
     (others,) = loader.part(np.array([1, 2]))
     expected = sum(graph.num_edges for graph in graphs)
     assert int(others.batch.graph.row_offsets[6]) == expected
+
+
+def items(labels=(0, 1), features=None):
+    graph = Graph.from_edges([], [], num_nodes=2)
+    return [types.SimpleNamespace(graph=graph, label=label, features=features) for label in labels]
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (
+            items([0, 2**33]),
+            ValueError,
+            r"graphs\[1\]: label: expected a class from 0 to 2147483647",
+        ),
+        (items([0, -1]), ValueError, r"graphs\[1\]: label: expected a class from 0 to .*, got -1"),
+        (items(["a", "b"]), TypeError, r"graphs\[0\]: label: expected real numbers, got <U1"),
+        (items([1, 1j]), TypeError, r"graphs\[1\]: label: expected real numbers, got complex128"),
+        (
+            items([[[1.0]], [[1.0]]]),
+            ValueError,
+            r"graphs\[0\]: label: expected a number or a vector",
+        ),
+        (items([1.0, 1e300]), ValueError, "graphs: label: expected numbers within float32"),
+        (items(features=[[2**40], [1]]), ValueError, "graphs: features: expected integers that"),
+        (
+            items(features=[["a"], ["b"]]),
+            TypeError,
+            r"graphs\[0\]: features: expected real numbers",
+        ),
+    ],
+)
+def test_data_that_would_change_are_refused(source, error, message):
+    with pytest.raises(error, match=message):
+        GraphLoader(source, 1)
+
+
+@pytest.mark.parametrize("max_device_bytes", [0, 1 << 20])
+def test_dtypes_of_data(max_device_bytes):
+    options = {"shuffle": False, "max_device_bytes": max_device_bytes}
+    (found,) = GraphLoader(items([True, False], np.ones((2, 1), np.uint8)), 2, **options)
+    assert (found.features.dtype, found.labels.dtype) == (np.uint8, np.int32)
+    np.testing.assert_array_equal(found.labels, [1, 0, 0])
+    (found,) = GraphLoader(items([[1, 0], [0, 1]]), 2, **options)
+    np.testing.assert_array_equal(found.labels, [[1.0, 0.0], [0.0, 1.0], [np.nan] * 2])
 
 
 def test_what_does_not_fit_is_refused():

@@ -305,7 +305,8 @@ def test_numbers_in_units_of_the_targets_and_files_of_a_run(tmp_path):
     predictions.save(tmp_path / "p.npz")
     assert set(np.load(tmp_path / "p.npz")) == {"id", "target_names", "targets"}
     record = json.loads((tmp_path / "r" / "config.json").read_text())["dataset"]
-    for name, value in (("inputs", "edges"), ("num_outputs", 0), ("class_names", ["a"])):
+    wrong = ("inputs", "edges"), ("num_outputs", 0), ("num_graphs", "3"), ("class_names", ["a"])
+    for name, value in wrong:
         with pytest.raises(ConfigError, match=rf"config.json: dataset: {name}: expected"):
             GraphSetDescription.from_json(record | {name: value})
     with pytest.raises(data.DataError, match="other: expected 2 targets a graph, as the model has"):

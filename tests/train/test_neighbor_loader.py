@@ -14,7 +14,7 @@ from flax import nnx
 import jaxgnn
 from jaxgnn.nn import GraphSAGE
 from jaxgnn.train import NeighborLoader
-from jaxgnn.train.neighbor_loader import _batch
+from jaxgnn.train.neighbor_programs import batch_at
 
 NODES = 40
 OPTIONS = {"batch_size": 8, "input_nodes": np.arange(3, 30), "seed": 1}
@@ -40,9 +40,9 @@ def seeds_of(batches):
 def test_an_epoch_has_each_node_once(graph):
     loader = make(graph)
     assert len(loader) == 4
-    _batch.clear_cache()  # of the tests before, whose shapes may be the same
+    batch_at.clear_cache()  # of the tests before, whose shapes may be the same
     first, second = list(loader), list(loader)
-    assert _batch._cache_size() == 1  # the last, partial batch included
+    assert batch_at._cache_size() == 1  # the last, partial batch included
     for batches in (first, second):
         seeds = seeds_of(batches)
         assert (seeds[27:] == -1).all()

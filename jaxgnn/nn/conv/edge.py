@@ -179,7 +179,7 @@ def _on_edges(
     if isinstance(mlp, MLP):
         theta, phi = _node_terms(mlp.linears[0], senders, receivers)
         mask = graph.edge_mask if isinstance(graph, GraphSubstitute) else None
-        messages = mlp.after_first(gather_edges(graph, theta, phi, "add"), mask)
+        messages = mlp.after_first(gather_edges(graph, theta, phi, "add"), mask=mask)
     else:
         own = gather_edges(graph, receivers=receivers)
         difference = gather_edges(graph, senders, receivers, "sub")

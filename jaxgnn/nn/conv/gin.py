@@ -153,7 +153,7 @@ class GINConv(nnx.Module):
             rows,
             transform_first=self.transform_first,
         )
-        return self.nn.after_first(hidden, node_mask)
+        return self.nn.after_first(hidden, mask=node_mask)
 
     def _aggregate(
         self,

@@ -41,7 +41,7 @@ class GINEConv(nnx.Module):
         in_features: width of $x$; needed with `edge_dim` where `nn` is no `MLP`.
         dtype: of the projection and the messages; by default that of `x`.
         param_dtype: of the parameters.
-        kernel_init: initial values of the projection; by default PyTorch's.
+        kernel_init, bias_init: initial values of the projection; by default PyTorch's.
         rngs: `params` is used, with `edge_dim`.
 
     Raises:
@@ -65,6 +65,7 @@ class GINEConv(nnx.Module):
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         kernel_init: Initializer = kaiming_kernel,
+        bias_init: Initializer | None = None,
         rngs: nnx.Rngs | None = None,
     ):
         if not callable(nn):
@@ -91,6 +92,7 @@ class GINEConv(nnx.Module):
                 dtype=dtype,
                 param_dtype=param_dtype,
                 kernel_init=kernel_init,
+                bias_init=bias_init,
                 rngs=rngs,
             )
             self.linear = nnx.data(projection)
@@ -163,7 +165,7 @@ class GINEConv(nnx.Module):
             # One rounding, after the sum, and eps's gradient is summed before its own.
             root = dense(pair[1]).astype(dtype).astype(wide)
             total = (total.astype(wide) + factor * root).astype(total.dtype)
-        return self.nn(total, node_mask) if isinstance(self.nn, MLP) else self.nn(total)
+        return self.nn(total, mask=node_mask) if isinstance(self.nn, MLP) else self.nn(total)
 
 
 @jax.checkpoint

@@ -60,7 +60,7 @@ class PNAConv(nnx.Module):
         activation: between the layers of $h$ and $g$.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
-        kernel_init: initial values; by default PyTorch's.
+        kernel_init, bias_init: initial values; by default PyTorch's.
         rngs: `params` is used.
 
     Raises:
@@ -88,6 +88,7 @@ class PNAConv(nnx.Module):
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         kernel_init: Initializer = kaiming_kernel,
+        bias_init: Initializer | None = None,
         rngs: nnx.Rngs,
     ):
         self.in_features = width(in_features, "in_features")
@@ -110,6 +111,7 @@ class PNAConv(nnx.Module):
             "dtype": dtype,
             "param_dtype": param_dtype,
             "kernel_init": kernel_init,
+            "bias_init": bias_init,
             "rngs": rngs,
         }
         layers = [count(pre_layers, "pre_layers", "layers")]

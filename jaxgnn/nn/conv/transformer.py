@@ -55,7 +55,7 @@ class TransformerConv(nnx.Module):
         root_weight: add $x_i W_s + b$; without it there is no gate.
         dtype: of the computation; by default that of `x` and the parameters, promoted.
         param_dtype: of the parameters.
-        kernel_init: initial values; by default PyTorch's, as in PyG.
+        kernel_init, bias_init: initial values; by default PyTorch's, as in PyG.
         rngs: `params` is used, and `dropout` if there is any.
 
     Raises:
@@ -86,6 +86,7 @@ class TransformerConv(nnx.Module):
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         kernel_init: Initializer = kaiming_kernel,
+        bias_init: Initializer | None = None,
         rngs: nnx.Rngs,
     ):
         checks.booleans(concat=concat, beta=beta, use_bias=use_bias, root_weight=root_weight)
@@ -103,6 +104,7 @@ class TransformerConv(nnx.Module):
                 dtype=dtype,
                 param_dtype=param_dtype,
                 kernel_init=kernel_init,
+                bias_init=bias_init,
                 rngs=rngs,
             )
 

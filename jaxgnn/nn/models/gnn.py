@@ -202,9 +202,9 @@ class GNN(nnx.Module):
     @_inputs.named_arguments
     def __call__(
         self,
-        graph: Graph | Blocks | GraphBatch,
+        graph: Graph | GraphSubstitute | Blocks | GraphBatch,
         x: Float[Array, "num_nodes *batch in_features"] | CBSR | NodeRows,
-        weights: Float[Array, " num_edges"] | None = None,
+        weights: Float[Array, " num_edges"] | Float[Array, "num_edges edge_dim"] | None = None,
         *,
         sample_size: SampleSize = None,
         sample_rate: float | None = None,
@@ -214,12 +214,13 @@ class GNN(nnx.Module):
         """The outputs of a square graph's or a batch's nodes, or of the seeds of sampled blocks.
 
         Args:
-            graph: a square graph, or `Blocks` of as many hops as there are layers; or a batch of
-                square graphs, whose padding batch normalization leaves out. In blocks sampled
-                without `deduplicate` a self-loop of the graph is an edge from another place: layers
-                that put one self-loop at each node (`GCNConv` without degrees, `GATConv`,
-                `GATv2Conv`, `AGNNConv`) then have it and their own: sample from a graph without
-                (`jaxgnn.transform.remove_self_loops`).
+            graph: a square graph, also one over several devices
+                (`jaxgnn.distributed.ShardedGraph`); or `Blocks` of as many hops as there are
+                layers; or a `GraphBatch` of square graphs, whose padding batch normalization leaves
+                out. In blocks sampled without `deduplicate` a self-loop of the graph is an edge
+                from another place: layers that put one self-loop at each node (`GCNConv` without
+                degrees, `GATConv`, `GATv2Conv`, `AGNNConv`) then have it and their own: sample from
+                a graph without (`jaxgnn.transform.remove_self_loops`).
             x: features `[num_nodes, ..., in_features]`, or sparse rows of them; of blocks
                 `blocks.take(features)`, or `blocks.rows(features)`.
             weights: of the edges, in the graph's edge order, not the user's
@@ -231,7 +232,7 @@ class GNN(nnx.Module):
             sample_rate, strategy, key: of the samples, likewise, for all layers.
 
         Raises:
-            TypeError: `graph` is no `Graph`, or a dtype is not floating.
+            TypeError: `graph` is none of these, or a dtype is not floating.
             ValueError: a rectangular graph, blocks of another number of hops, or a shape that does
                 not fit.
         """

@@ -82,19 +82,3 @@ def edge_conv(
     else:
         shifted = reduced + phi
     return jnp.where(degree > 0, shifted, jnp.zeros_like(shifted))
-
-
-@jax.named_scope("jaxgnn.edge_conv_max")
-def edge_conv_max(
-    graph: Graph,
-    theta: Float[Array, "num_senders *features"],
-    phi: Float[Array, "num_receivers *features"],
-    *,
-    impl: Impl = None,
-) -> Float[Array, "num_receivers *features"]:
-    r"""`edge_conv` with the maximum: $y_i = \varphi_i + \max_{e = (j \to i)} \theta_j$.
-
-    Raises:
-        TypeError, ValueError: as `edge_conv` does.
-    """
-    return edge_conv(graph, theta, phi, reduce="max", impl=impl)

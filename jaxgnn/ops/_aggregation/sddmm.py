@@ -13,7 +13,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
 from jaxgnn.ops._aggregation import reference
-from jaxgnn.ops._aggregation.linear import Precision, check_precision, edge_dot, engine_of
+from jaxgnn.ops._aggregation.linear import edge_dot, engine_of
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._core.parts import over_parts
 from jaxgnn.ops._core.rows import neighbors
@@ -27,7 +27,6 @@ def sddmm(
     b: Float[Array, "num_senders *heads features"],
     *,
     impl: Impl | Literal["rows", "tiles"] = None,
-    precision: Precision = None,
 ) -> Float[Array, "num_edges *heads"]:
     r"""Dot product of the two ends' features on every edge.
 
@@ -45,20 +44,16 @@ def sddmm(
         impl: `None` (our kernel where the platform has one, else JAX), `"kernel"` or `"jax"`; or
             the engine of the derivatives, as of `spmm`: `"rows"`, or `"tiles"` for graphs of
             `Graph.with_tiles`. The dot products themselves run by rows.
-        precision: `None`, or `"tensorfloat32"`, as of `spmm`: what it lets tensor cores do. Dot
-            products run by rows and their derivatives are weighted sums, none of it on tensor
-            cores, so that it has no effect.
 
     Returns:
         `[num_edges, ...]` in the dtype of `a`.
 
     Raises:
         TypeError: `graph` is no `Graph`, or the dtypes are not floating or differ.
-        ValueError: a shape does not fit, `impl` or `precision` is unknown, or `impl` is `"tiles"`
-            and the graph has none.
+        ValueError: a shape does not fit, `impl` is unknown, or it is `"tiles"` and the graph has
+            none.
     """
     checks.graph_argument(graph)
-    check_precision(precision)
     a = checks.floating_rows(a, "a", graph.num_receivers, "receiver")
     b = checks.floating_rows(b, "b", graph.num_senders, "sender")
     if a.dtype != b.dtype:

@@ -67,11 +67,6 @@ class CBSR(SparseRows):
     packed: bool = False
     sharding: NamedSharding | None = None
 
-    @staticmethod
-    def from_dense(x: Float[Array, "*rows width"], k: int, *, impl: Impl = None) -> CBSR:
-        """The `k` largest entries of each row: `maxk(x, k)`, which has the errors."""
-        return maxk(x, k, impl=impl)
-
     def astype(self, dtype: DTypeLike) -> CBSR:
         """The same entries with values of `dtype`; `packed` only where that rounds none again."""
         same = jnp.dtype(dtype) == self.dtype

@@ -103,7 +103,7 @@ def compact_edges(
         them.
     """
     graph = places.graph
-    num_edges = graph.num_edges
+    num_edges, symmetric = graph.num_edges, graph.symmetric
     source, rows = neighbors(graph, transpose=False), neighbors(graph, transpose=transpose)
 
     def kernel(
@@ -114,7 +114,7 @@ def compact_edges(
         permutation = or_empty(rows.order)
         # Where the graph is its own transpose the permutation is its own inverse: the bits of the
         # few edges are set at once where they belong, and not gathered for every edge.
-        direct = transpose and graph.symmetric and edges is not None
+        direct = transpose and symmetric and edges is not None
         if edges is not None:
             (bits,) = ffi.call(
                 "jaxgnn_mark_edges",
