@@ -40,9 +40,10 @@ def seeds_of(batches):
 def test_an_epoch_has_each_node_once(graph):
     loader = make(graph)
     assert len(loader) == 4
-    batch_at.clear_cache()  # of the tests before, whose shapes may be the same
+    programs = batch_at._cache_size()
     first, second = list(loader), list(loader)
-    assert batch_at._cache_size() == 1  # the last, partial batch included
+    # The last, partial batch included; tests before may have had the same shapes.
+    assert batch_at._cache_size() <= programs + 1
     for batches in (first, second):
         seeds = seeds_of(batches)
         assert (seeds[27:] == -1).all()
