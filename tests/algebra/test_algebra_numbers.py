@@ -83,7 +83,7 @@ def many():
     return Graph.from_edges(*edges, num_senders=4096, num_receivers=2)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_a_sum_are_not_rounded_to_16_bits(name, dtype, many):
@@ -263,7 +263,7 @@ def ring():
 COUNTS = jnp.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["int32", "bool"])
 @pytest.mark.parametrize(
     "expression",
@@ -308,7 +308,7 @@ OF_COUNTS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OF_COUNTS)
 @pytest.mark.parametrize("dtype", ["int32", "bool"])
 def test_integers_and_masks_give_what_the_same_floating_numbers_do(name, dtype, ring):
@@ -339,7 +339,7 @@ IN_RANGE = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", IN_RANGE)
 def test_a_factor_in_float16_does_not_leave_its_range(name):
     graph = Graph.from_edges([0, 1], [1, 0])

@@ -11,7 +11,7 @@ from jaxgnn import CBSR, Graph, config, gat_attention, gather_edges, maxk, maxk_
 from tests.support.arrays import normal
 from tests.support.strategies import skewed_graph
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 NODES, EDGES = 40, 900
 X = normal(NODES, 2, 8)

@@ -22,7 +22,7 @@ from tests.core.test_kernels_cpu import (
 
 pytestmark = [
     pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built"),
-    pytest.mark.few(2),
+    pytest.mark.few(1),
     pytest.mark.usefixtures(x64.__name__),
 ]
 

@@ -19,7 +19,7 @@ from tests.support.processes import run_python
 
 pytestmark = [
     pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built"),
-    pytest.mark.few(2),
+    pytest.mark.few(1),
 ]
 
 DTYPES = ["float32", "bfloat16", "float16", "float64"]

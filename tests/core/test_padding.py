@@ -20,7 +20,7 @@ from jaxgnn.ops._core import padding
 from tests.support.oracle import draw_array
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 NODES, EDGES, HEADS = 40, 300, 2
 

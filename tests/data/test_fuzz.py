@@ -13,7 +13,7 @@ from tests.fuzz.pool import Worker
 
 pytestmark = [
     pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="no /proc"),
-    pytest.mark.few(2),
+    pytest.mark.few(1),
 ]
 
 FILES = 200

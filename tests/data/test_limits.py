@@ -25,7 +25,7 @@ from tests.support.memory import SLACK, cost_of
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc are Linux's"),
-    pytest.mark.few(2),
+    pytest.mark.few(1),
 ]
 
 MB = 1 << 20

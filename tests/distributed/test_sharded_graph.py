@@ -94,7 +94,7 @@ def over_axes(graph, axes, overlap=False, owner=None):
     return shard(graph, devices, **names, partition=partition, overlap=overlap)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize(
     ("operation", "layout"),
@@ -134,7 +134,7 @@ def test_weights_that_are_not_finite_at_padding(operation, layout):
     close(of_edges[known], dlengths[np.asarray(sharded.edge_of_place)[known]])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize(
     ("make", "layout"),

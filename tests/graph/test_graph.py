@@ -28,7 +28,7 @@ from tests.support.strategies import (
     skewed_graph,
 )
 
-pytestmark = pytest.mark.few(2)
+pytestmark = pytest.mark.few(1)
 
 SELF_LOOPS = ("keep", "add", "add_remaining", "remove")
 

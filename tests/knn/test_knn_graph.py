@@ -14,7 +14,7 @@ from jaxgnn.ops._knn import nearest
 from tests.support.devices import two_devices
 from tests.support.strategies import skewed_graph
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 RUN = jax.jit(knn_graph, static_argnums=1, static_argnames="loop")
 

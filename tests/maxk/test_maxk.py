@@ -14,7 +14,7 @@ from jaxgnn import CBSR, maxk
 from tests.support.oracle import brute_force_maxk, draw_array
 from tests.support.strategies import rows_with_ties
 
-pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(2)]
+pytestmark = [pytest.mark.usefixtures("strict"), pytest.mark.few(1)]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 IMPL = ("kernel", "jax")

@@ -67,7 +67,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("accumulation", "deterministic"), SETTINGS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("width", "k"), SHAPES)

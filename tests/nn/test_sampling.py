@@ -277,7 +277,7 @@ def test_sparse_rows_are_sampled_in_their_dense_form(graph):
     np.testing.assert_allclose(model(graph, x), full(graph, x), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("strategy", ["bucket", "stride", "random"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_appnp_draws_afresh_in_each_step(graph, strategy, normalize):

@@ -87,14 +87,14 @@ def check_pairs(way, draws):
     assert SHARE_OF_NOISE < stats.chisquare(counts).pvalue < 1 - SHARE_OF_NOISE
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("size", "degree"), SIZES)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_edge_is_as_likely(way, size, degree):
     check_edges(way, size, degree, 30_000)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_all_pairs_are_as_likely(way):
     check_pairs(way, 30_000)

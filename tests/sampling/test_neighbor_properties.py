@@ -52,7 +52,7 @@ def weighted_graphs(draw):
     return graph, weights
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", METHODS)
 @examples(6)
 @given(

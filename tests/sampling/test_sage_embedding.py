@@ -148,7 +148,7 @@ def test_narrow_dtypes(graph, dtype):
     np.testing.assert_allclose(out.astype("float32"), expected, atol=0.03)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("scale", "options"),
     [

@@ -114,7 +114,7 @@ def loops_apart(layer):
     return np.sum((np.diff(receivers[loops]) == 0) & (np.diff(loops) > 1))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mode", "weighted"),
     [*itertools.product(MODES, [False, True]), ("loops", True), ("loops, replace", True)],

@@ -53,7 +53,7 @@ def assert_takes(graph, sampling, edges, counts, rows=None, ids=None):
     np.testing.assert_array_equal(edges, padded)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [1, 2, 16, 100])
 @pytest.mark.parametrize("name", SIZED)
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
@@ -66,7 +66,7 @@ def test_sizes_take_the_edges_of_the_table(impl, name, size):
     assert_takes(graph, sampling, edges, counts)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1 / 3, 1.0])
 @pytest.mark.parametrize("name", RATED)
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
@@ -77,7 +77,7 @@ def test_rates_take_the_edges_of_the_table(impl, name, rate):
     assert_takes(graph, sampling, edges, counts)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", SIZED)
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
 def test_rows_are_places_of_their_own(impl, name):

@@ -62,7 +62,7 @@ def test_equals_brute_force(graph, name, width, heads, dtype, normalize, impl, s
     assert_close(out, *brute_force_sampled_spmm(graph, x, weights, sampling, normalize=normalize))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_rows_of_many_degrees(name, dtype):
@@ -80,7 +80,7 @@ def test_rows_of_many_degrees(name, dtype):
             assert_close(out, *brute_force_sampled_spmm(graph, x, None, sampling))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("impl", ["kernel", "jax"])
 @pytest.mark.parametrize("normalize", NORMALIZE)
 @pytest.mark.parametrize("name", OF_ROWS)
@@ -131,7 +131,7 @@ def test_gradients_equal_those_of_the_reference(graph, name, normalize, weighted
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_gradients_on_symmetric_graphs(name, weighted):
@@ -226,7 +226,7 @@ def test_edges_taken_repeatedly_count_repeatedly(strategy):
     np.testing.assert_array_equal(by_weights, expected)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("normalize", [None, "mean", "rescale"])
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_a_hub(name, normalize):

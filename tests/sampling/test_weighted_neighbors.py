@@ -60,7 +60,7 @@ def accepts(counts, law):
     return stats.chisquare(counts, expected).pvalue > 1e-4
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_kernel_and_the_reference_take_the_same(method, deduplicate):
@@ -290,7 +290,7 @@ def test_traced_weights_that_are_none_count_as_zero():
     np.testing.assert_array_equal(edges_of(blocks), [0, 3, 5])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scale", [2.0**1000, 2.0**-1000])
 @pytest.mark.parametrize("method", ["weights", "replace", "alias"])
 def test_weights_of_float64_count_by_their_ratios(method, scale):

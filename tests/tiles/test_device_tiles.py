@@ -71,7 +71,7 @@ def test_layout_is_the_hosts(graph, min_edges, shuffle):
     check(graph, min_edges, shuffle=shuffle)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("min_edges", "shuffle"), [(1, False), (2, True), (4, False), (4, True), (8, False)]
 )
@@ -113,7 +113,7 @@ def test_the_last_batch_is_left_out():
     assert np.asarray(side.columns).tolist() == columns
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("counts", [(0, 0), (70, 0), (0, 70), (70, 70)], ids=str)
 def test_no_edges(counts):
     num_receivers, num_senders = counts

@@ -187,7 +187,7 @@ SAMPLES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_training_on_a_sample(name):
     # Parameters that do not move: losses differ by the sample alone.

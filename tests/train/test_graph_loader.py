@@ -122,7 +122,7 @@ def hubs():
     return [into, Graph.from_edges([], [], num_nodes=0), into, Graph.from_edges([0], [1])]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "graphs",
     [

@@ -65,7 +65,7 @@ def of_edges(width: int | None) -> jax.Array:
     return jnp.asarray(np.random.default_rng(2).random((GRAPH.num_edges, *rest)), jnp.float32)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_the_model_on_the_whole_graph(name):
     kind, options = MODELS[name]

@@ -44,7 +44,7 @@ STEPS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", STEPS)
 def test_second_derivatives_of_a_scan(name):
     graph = skewed_graph(NODES, EDGES)
