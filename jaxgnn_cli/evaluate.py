@@ -35,7 +35,7 @@ def _score(options: EvaluateOptions) -> None:
         run = load(options.run)
         data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
         split = run.config.split
-        if options.split not in (None, split) and (options.dataset is None or _is_own(run, data)):
+        if options.split not in (None, split) and (options.dataset is None or run.is_own(data)):
             of = "graphs" if run.config.task == "graph" else "nodes"
             print_error(
                 f"--split: the run was trained on split {split}: its training {of} may be test "
@@ -49,31 +49,6 @@ def _score(options: EvaluateOptions) -> None:
     console.print(scores_table(scores))
     if output is not None:
         print_line(console, f"wrote {output / 'evaluation.json'}")
-
-
-def _is_own(run: Any, data: Any) -> bool:
-    """Whether the run was trained on these data, by their checksum."""
-    from jaxgnn._core.checksum import checksum
-    from jaxgnn.data import DataError, GraphSet, NodeDataset
-    from jaxgnn.train import ConfigError
-    from jaxgnn.train.graph_data import graph_split
-    from jaxgnn.train.graph_problem import graph_arrays
-    from jaxgnn.train.node_problem import choose_split
-    from jaxgnn.train.records import fingerprint, read_config
-
-    config = run.config
-    try:
-        if isinstance(data, GraphSet):
-            found = checksum(*graph_arrays(data, graph_split(data, config.split)))
-        elif isinstance(data, NodeDataset):
-            split = choose_split(data, config.split)
-            found = fingerprint(data, split, weights=config.edge_weights)
-        else:
-            return False
-    except (ConfigError, DataError):  # no such split
-        return False
-    saved = read_config(run.directory, "RUN").get("data")
-    return isinstance(saved, dict) and saved.get("fingerprint") == found
 
 
 def _measure(options: EvaluateOptions) -> None:

@@ -69,6 +69,12 @@ def host_array(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name}: expected an array, got lists of different lengths") from error
 
 
+def real(values: np.ndarray, name: str) -> None:
+    """Raises a `TypeError` unless they are real numbers or booleans."""
+    if values.dtype.kind not in "biuf" and not jnp.issubdtype(values.dtype, jnp.floating):
+        raise TypeError(f"{name}: expected real numbers, got {values.dtype}")
+
+
 def floating(x: Any, name: str) -> Array:
     """`x` as an array of a supported floating dtype."""
     x = unwrap(x)

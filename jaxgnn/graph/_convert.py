@@ -7,12 +7,11 @@ import numbers
 import reprlib
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxgnn._core.arguments import check_floats_fit, unwrap
-from jaxgnn._core.checks import host_array
+from jaxgnn._core.checks import host_array, real
 from jaxgnn._core.device import device_array
 from jaxgnn.graph._csr import HostCSR, build, row_ids
 from jaxgnn.graph._edge_data import build_both_ways
@@ -198,8 +197,7 @@ def _edge_values(graph: Graph, weights: Any) -> np.ndarray | None:
     weights = unwrap(weights)
     check_concrete(weights, "weights", "a graph is converted")
     values = host_array(weights, "weights")
-    if values.dtype.kind not in "biuf" and not jnp.issubdtype(values.dtype, jnp.floating):
-        raise TypeError(f"weights: expected real numbers, got {values.dtype}")
+    real(values, "weights")
     if values.shape != (graph.num_edges,):
         raise ValueError(
             f"weights: expected one for each of the {graph.num_edges} edges, "

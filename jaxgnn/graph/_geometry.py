@@ -67,12 +67,9 @@ def distance(
     `interval`. PyG's `Distance`.
 
     Args:
-        graph: a square graph.
-        positions: one row a node; finite.
-        normalize: scale; else `max_value` and `interval` are not used.
+        graph, positions, normalize, interval: as of `cartesian`.
         max_value: the length that is scaled to the end of `interval`, from 0; by default the
             largest.
-        interval: two finite numbers, ascending.
 
     Raises:
         TypeError: `graph` is no `Graph`, or is traced, the positions are no real numbers, or an

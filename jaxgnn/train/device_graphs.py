@@ -61,22 +61,20 @@ class DeviceGraphs:
         """Moves the arrays of a store to the default device."""
         first_edge = np.repeat(store.edge_offsets, store.num_nodes)
 
-        def data(values: np.ndarray | None) -> Array | None:
-            if values is None:
-                return None
+        def placed(values: np.ndarray) -> Array:
             if values.shape[0] == 0:  # its rows are read, for padding
                 values = np.zeros((1, *values.shape[1:]), values.dtype)
             return device_array(values)
 
         def moved(values: np.ndarray) -> Array:
-            array = data(values.astype(np.int32))
-            assert array is not None
-            return array
+            return placed(values.astype(np.int32))
 
         def starts(degrees: np.ndarray) -> Array:
             return moved(np.cumsum(degrees, dtype=np.int64) - degrees - first_edge)
 
         directed = not store.symmetric
+        data = store.features, store.edge_features, store.labels
+        features, edge_features, labels = (None if x is None else placed(x) for x in data)
         return cls(
             num_nodes=moved(store.num_nodes),
             num_edges=moved(store.num_edges),
@@ -88,9 +86,9 @@ class DeviceGraphs:
             transpose_row_starts=starts(store.out_degrees) if directed else None,
             transpose_receivers=moved(store.transpose_receivers) if directed else None,
             transpose_permutation=moved(store.transpose_permutation),
-            features=data(store.features),
-            edge_features=data(store.edge_features),
-            labels=data(store.labels),
+            features=features,
+            edge_features=edge_features,
+            labels=labels,
             symmetric=store.symmetric,
         )
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import check_floats_fit, check_integers_fit
 from jaxgnn.data import GraphSet
 from jaxgnn.graph import Graph, _csr
@@ -154,7 +154,7 @@ def _data(items: Sequence[Any], name: str, counts: np.ndarray, of: str) -> np.nd
     if parts is None:
         return None
     for i, part in enumerate(parts):
-        _check_real(part, f"graphs[{i}]: {name}")
+        checks.real(part, f"graphs[{i}]: {name}")
         if part.ndim != 2 or len(part) != counts[i] or part.shape[1] != parts[0].shape[1]:
             expected = (int(counts[i]), parts[0].shape[1] if parts[0].ndim == 2 else name)
             raise ValueError(
@@ -166,18 +166,13 @@ def _data(items: Sequence[Any], name: str, counts: np.ndarray, of: str) -> np.nd
     return joined
 
 
-def _check_real(part: np.ndarray, name: str) -> None:
-    if part.dtype.kind not in "biuf" and not jnp.issubdtype(part.dtype, jnp.floating):
-        raise TypeError(f"{name}: expected real numbers, got {part.dtype}")
-
-
 def _labels(items: Sequence[Any]) -> np.ndarray | None:
     """A class a graph, int32, or rows of float32 targets."""
     parts = _parts(items, "label")
     if parts is None:
         return None
     for i, part in enumerate(parts):
-        _check_real(part, f"graphs[{i}]: label")
+        checks.real(part, f"graphs[{i}]: label")
         if part.ndim > 1:
             raise ValueError(
                 f"graphs[{i}]: label: expected a number or a vector of targets, got the shape "

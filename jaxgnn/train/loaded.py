@@ -209,11 +209,21 @@ class LoadedRun:
             ConfigError, DataError: they are not there, or others.
         """
         data = load_dataset(self.config)
-        split = choose_split(data, self.config.split)
-        checksum = fingerprint(data, split, weights=self.config.edge_weights)
-        found = {"name": data.name, "fingerprint": checksum}
+        found = {"name": data.name, "fingerprint": self._fingerprint(data)}
         check_data(self.directory, read_config(self.directory, name).get("data"), found, name)
         return data
+
+    def is_own(self, data: NodeDataset) -> bool:
+        """Whether the run was trained on these data, by their checksum."""
+        saved = read_config(self.directory, "run").get("data")
+        try:
+            return isinstance(saved, dict) and saved.get("fingerprint") == self._fingerprint(data)
+        except (ConfigError, DataError):  # without the run's split
+            return False
+
+    def _fingerprint(self, data: NodeDataset) -> str:
+        split = choose_split(data, self.config.split)
+        return fingerprint(data, split, weights=self.config.edge_weights)
 
 
 def _probabilities(run: LoadedRun, logits: Array) -> Array:

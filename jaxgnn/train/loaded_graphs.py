@@ -147,6 +147,19 @@ class LoadedGraphRun:
         check_data(self.directory, read_config(self.directory, name).get("data"), found, name)
         return data
 
+    def is_own(self, graphs: GraphSet) -> bool:
+        """Whether the run was trained on these graphs: by their checksum, or by the name where the
+        run recorded none."""
+        if len(graphs) != self.dataset.num_graphs:
+            return False
+        saved = read_config(self.directory, "run").get("data")
+        if not isinstance(saved, dict) or "fingerprint" not in saved:
+            return graphs.name == self.dataset.name
+        try:
+            return self._fingerprint(graphs) == saved["fingerprint"]
+        except ConfigError:  # too few graphs for the run's split
+            return False
+
 
 def load_graph_run(
     directory: Path, name: str, config: TrainConfig, warn: Callable[[str], None]
@@ -181,7 +194,7 @@ def evaluate_graph_scores(run: LoadedGraphRun, graphs: GraphSet, split: int | No
         )
     check_class_names(graphs, data)
     index, parts = None, {"all": np.ones(len(graphs), bool)}
-    if graphs.splits or split is not None or _is_own(run, graphs):
+    if graphs.splits or split is not None or run.is_own(graphs):
         index = run.config.split if split is None else split
         masks = graph_split(graphs, index)
         parts = {text: getattr(masks, part) for part, text in _PARTS.items()}
@@ -207,20 +220,6 @@ def evaluate_graph_scores(run: LoadedGraphRun, graphs: GraphSet, split: int | No
         "best_epoch": run.progress.best_epoch,
         "rows": rows,
     }
-
-
-def _is_own(run: LoadedGraphRun, graphs: GraphSet) -> bool:
-    """Whether the run was trained on a set without splits: by its checksum, or by the name where
-    the run recorded none."""
-    if len(graphs) != run.dataset.num_graphs:
-        return False
-    saved = read_config(run.directory, "run").get("data")
-    if not isinstance(saved, dict) or "fingerprint" not in saved:
-        return graphs.name == run.dataset.name
-    try:
-        return run._fingerprint(graphs) == saved["fingerprint"]
-    except ConfigError:  # too few graphs for the run's split
-        return False
 
 
 def _loss(model: GraphModel, labels: np.ndarray, logits: np.ndarray) -> float | None:

@@ -143,8 +143,8 @@ class GINEConv(nnx.Module):
                 f"{width}){checks.EDGE_ORDER}, got {senders.shape} and {edges.shape}"
             )
         projection = None
-        edges = _inputs.real_edges(graph, edges)
         if self.linear is not None:
+            edges = _inputs.real_edges(graph, edges)
             kernel, bias = self.linear.kernel[...], self.linear.bias
             assert bias is not None
             projection = kernel.astype(dtype), bias[...]
