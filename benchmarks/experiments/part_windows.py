@@ -5,15 +5,15 @@
 MaxK's kernels read a sender's sparse row once an entry. An even part has the entries of the whole
 graph's windows, by the parts: `entries` is the part with most by that, `all` their sum over the
 parts by the whole graph's. Receivers are in the order of the whole graph, as `shard` has them, or
-in that of labels spread over the part's own edges alone. `longest` is the part of a window that
-takes most work, by what each of a GPU's blocks has to do, `evenly` that where windows are cut into
-parts of as many entries, 4,096 at most; `partials` are those that are added up.
+in that of labels spread over the part's own edges alone. `ends` is when the last of a GPU's blocks
+ends, by an even share of the entries' work: each takes the next part of a window as soon as it is
+free. `partials` are the parts whose results are added up.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import heapq
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,12 +25,8 @@ from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.distributed._halo import Halo
 from jaxgnn.graph import _windows
 
-_BLOCKS, _ENTRY_COST = 264, 3  # as in cpu/host/windows.cc
-_EVEN_ENTRIES = 4096
-_HEAD = (
-    "graph      parts  method   order  entries   all  edges/entry  edges  rows  longest  evenly  "
-    "partials"
-)
+_BLOCKS, _ENTRY_COST, _PART_COST = 264, 1.5, 1500  # in edges, as in cpu/host/windows.cc
+_HEAD = "graph      parts  method   order  entries   all  edges/entry  edges  rows   ends  partials"
 
 
 def main() -> None:
@@ -55,7 +51,7 @@ def counted(shape: str, scale: float, counts: list[int], methods: list[str]) -> 
     degrees = np.diff(np.asarray(graph.row_offsets))
     yield (
         f"{shape:10s} {1:5d}  {'':15s} {1:7.3f} {1:5.3f}  {graph.num_edges / entries:11.3f} "
-        f"{1:6.3f} {1:5.3f}  {_longest([graph.windows])}  {graph.windows.num_partials:8d}"
+        f"{1:6.3f} {1:5.3f}  {_ends([graph.windows])}  {graph.windows.num_partials:8d}"
     )
     order = graph.windows.order
     for count in counts:
@@ -73,7 +69,7 @@ def counted(shape: str, scale: float, counts: list[int], methods: list[str]) -> 
                     f"{shape:10s} {count:5d}  {method:7s}{mark} {name:6s} "
                     f"{own.max() * count / entries:7.3f} {own.sum() / entries:5.3f}  "
                     f"{graph.num_edges / own.sum():11.3f} {edges.max() / edges.mean():6.3f} "
-                    f"{split.statistics.node_balance:5.3f}  {_longest(found)}  "
+                    f"{split.statistics.node_balance:5.3f}  {_ends(found)}  "
                     f"{max(windows.num_partials for windows in found):8d}"
                 )
             yield f"{'':17s} {_sent(graph, split)}"
@@ -105,24 +101,18 @@ def _of_part(graph: Any, own: np.ndarray, order: np.ndarray | None) -> _windows.
     return _windows.build(of_part, edges, graph.num_senders, False, _windows.RECEIVERS, rows)
 
 
-def _longest(several: list[_windows.Windows]) -> str:
-    """The part of a window that takes most work, by a block's share of all, as windows are cut and
-    where they are cut evenly; of several graphs the largest of each."""
-    found = []
+def _ends(several: list[_windows.Windows]) -> str:
+    """When the last block ends, by an even share; of several graphs the latest."""
+    latest = 0.0
     for windows in several:
         parts, masks = np.asarray(windows.parts), np.asarray(windows.masks)
         edges = np.append(0, np.cumsum(np.bitwise_count(masks).sum(axis=1, dtype=np.int64)))
         work = edges + _ENTRY_COST * np.arange(edges.size)
-        _, firsts = np.unique(parts[:, 0], return_index=True)
-        ends = np.append(parts[firsts, 1], edges.size - 1)
-        longest = (work[parts[:, 2]] - work[parts[:, 1]]).max()
-        evenly = 0
-        for begin, end in itertools.pairwise(ends):
-            count = max(1, -(-(end - begin) // _EVEN_ENTRIES))
-            cuts = np.linspace(begin, end, count + 1, dtype=np.int64)
-            evenly = max(evenly, np.diff(work[cuts]).max())
-        found.append(np.array([longest, evenly]) * _BLOCKS / work[-1])
-    return "{:7.3f}  {:6.3f}".format(*np.max(found, axis=0))
+        blocks = [0.0] * _BLOCKS
+        for part in work[parts[:, 2]] - work[parts[:, 1]] + _PART_COST:
+            heapq.heappushpop(blocks, blocks[0] + part)
+        latest = max(latest, max(blocks) * _BLOCKS / work[-1])
+    return f"{latest:5.3f}"
 
 
 def _sent(graph: Any, split: Partition) -> str:

@@ -29,8 +29,10 @@ def keep_command_buffers() -> None:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_enable_command_buffers_during_profiling=true".strip()
 
 
-def gpu_kernels(run: Callable[[], Any]) -> Iterator[Kernel]:
+def gpu_kernels(run: Callable[[], Any], device: str = "GPU") -> Iterator[Kernel]:
     """The kernels of all streams during a call, which waits for its results.
+
+    Of all GPUs, or of those whose names have `device` in them, as `"GPU:0"`.
 
     Those of a command buffer are traced one by one, too, after `keep_command_buffers`.
     """
@@ -41,7 +43,7 @@ def gpu_kernels(run: Callable[[], Any]) -> Iterator[Kernel]:
             run()
         (file,) = Path(directory).rglob("*.xplane.pb")
         for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
-            for line in plane.lines if "GPU" in plane.name else ():
+            for line in plane.lines if device in plane.name else ():
                 if line.name.startswith("Stream"):
                     for event in line.events:
                         yield Kernel(event.name, event.start_ns / 1e6, event.end_ns / 1e6)

@@ -103,7 +103,7 @@ class Share:
 
     def seconds(self, part: int, count: int, device: str) -> float:
         """The time of so many steps of a part."""
-        return _seconds(self.step, self.state, self.arguments[part], count, device)
+        return step_seconds(self.step, self.state, self.arguments[part], count, device)
 
     def peak_bytes(self) -> int | None:
         """Of each part, as XLA accounts for it."""
@@ -123,11 +123,17 @@ class Share:
 
     def measured_ms(self, device: str) -> float | None:
         """The step on all devices, where there are as many."""
-        devices = jax.devices()
-        if self.whole is None or len(devices) < self.whole[1].parts:
+        if self.whole is None or len(jax.devices()) < self.whole[1].parts:
             return None
-        step, sharded = self.whole
-        mesh = scale.mesh_of(devices[: sharded.parts])
+        state, arguments = self.on_all_devices()
+        seconds = functools.partial(step_seconds, self.whole[0], state, arguments, device=device)
+        return timing.measure(seconds, 10, batch_seconds=0.1).ms
+
+    def on_all_devices(self) -> tuple[Any, tuple[Any, ...]]:
+        """The state, and what the step of all devices takes besides."""
+        assert self.whole is not None, "a step of one device"
+        _, sharded = self.whole
+        mesh = scale.mesh_of(jax.devices()[: sharded.parts])
 
         def put(leaf: Any) -> Any:
             shards = sorted(leaf.addressable_shards, key=lambda own: own.device.id)
@@ -147,12 +153,12 @@ class Share:
             return jax.device_put(repeated, nodes)
 
         state = jax.device_put(self.state, alone)
-        arguments = graph, tiled(x), tiled(labels), graph.node_mask, jax.device_put(key, alone)
-        seconds = functools.partial(_seconds, step, state, arguments, device=device)
-        return timing.measure(seconds, 10, batch_seconds=0.01).ms
+        return state, (graph, tiled(x), tiled(labels), graph.node_mask, jax.device_put(key, alone))
 
 
-def _seconds(step: Any, state: Any, arguments: tuple[Any, ...], count: int, device: str) -> float:
+def step_seconds(
+    step: Any, state: Any, arguments: tuple[Any, ...], count: int, device: str
+) -> float:
     current = [jax.tree.map(jnp.copy, state)]  # the step takes its state's buffers
 
     def call() -> Any:

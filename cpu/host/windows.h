@@ -30,13 +30,13 @@ struct Windows {
 
 // Groups window_rows receivers, from 1 to 64, that share senders, so that a window's edges have few
 // distinct senders: by labels spread over the graph (in a rectangular one between receivers and
-// senders in turn), then by degree. Entries are sorted by their window's number of them and, in a
-// window, by their number of edges, both descending. A repeated edge is a separate entry. `order`:
-// all receivers in an order to group them by, in place of labels and degree; or null.
+// senders in turn), then by degree. Entries are sorted by the work of their window and, in a
+// window, by their number of edges, both descending. A repeated edge is a separate entry.
+// `order`: all receivers in an order to group them by, in place of labels and degree; or null.
 //
-// A window with many entries is split into parts, consecutive in `parts`, whose results are added
-// (the only part of a window has no slot). This balances the load and bounds a receiver's edges in
-// a part, which keeps fixed-point sums accurate.
+// A window that would keep a GPU's block busy longer than the others is split into parts,
+// consecutive in `parts`, whose results are added (the only part of a window has no slot). This
+// balances the load; parts also bound a receiver's edges, which keeps fixed-point sums accurate.
 //
 // Throws std::length_error if there are 2^31 entries or more, or with edges 2^31 edges.
 template <class Index>

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from jaxgnn.graph._windows import Windows
 
-_ENTRY_COST = 3
+_ENTRY_COST = 1.5
 """Work of a window's entry, beside its edges, in edges; as in cpu/host/windows.cc."""
 
 

@@ -14,6 +14,8 @@ from jaxgnn.distributed._halo import Halo
 from jaxgnn.distributed._part_graphs import WindowsOfParts, stack, stack_kinds
 from jaxgnn.graph import Graph
 
+_MANY_ROWS, _GROUPS = 1 << 14, 128
+
 
 class Parts(NamedTuple):
     """The arrays of some parts, stacked, and where nodes and edges went.
@@ -153,6 +155,16 @@ def _entries_of_rows(offsets: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.repeat(offsets[rows] - before, lengths) + places
 
 
+def rows_of_device(num_nodes: int, devices: int) -> int:
+    """Rows of each of the devices that share so many nodes: at least one, all the same number.
+
+    Many are a multiple of 128. XLA's GPU backend shares the sum of a weight gradient out among so
+    many groups of rows, and pads copies of both operands where these do not divide the rows.
+    """
+    rows = max(-(-num_nodes // devices), 1)
+    return -(-rows // _GROUPS) * _GROUPS if rows >= _MANY_ROWS else rows
+
+
 class Places(NamedTuple):
     """Where nodes are.
 
@@ -170,7 +182,7 @@ class Places(NamedTuple):
 def place_nodes(owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int = 1) -> Places:
     """Where the nodes of each owner are; a part has a multiple of this number of rows."""
     counts = np.bincount(owner, minlength=parts)
-    rows = -(-max(int(counts.max(initial=0)), 1) // multiple) * multiple
+    rows = multiple * rows_of_device(int(counts.max(initial=0)), multiple)
     by_owner = np.argsort(owner, kind="stable")
     row = np.empty(owner.size, np.int64)
     row[by_owner] = rank(owner[by_owner], counts)

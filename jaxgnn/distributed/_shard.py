@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 from jaxgnn.distributed._arguments import Owners, check_axes, check_graph, sent_bytes
 from jaxgnn.distributed._choose_partition import choose_owners
 from jaxgnn.distributed._costs import Cost, cost
-from jaxgnn.distributed._parts import Parts, split
+from jaxgnn.distributed._parts import Parts, rows_of_device, split
 from jaxgnn.distributed._placement import own_parts, place, place_parts
 from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
 from jaxgnn.graph import Graph
@@ -149,7 +149,7 @@ def _cost(
 
 def _places(graph: Graph, count: int) -> int:
     """Under `features`."""
-    return max(-(-graph.num_senders // count), 1) * count
+    return count * rows_of_device(graph.num_senders, count)
 
 
 class NodeCounts(NamedTuple):
