@@ -25,7 +25,7 @@ from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.distributed._halo import Halo
 from jaxgnn.graph import _windows
 
-_BLOCKS, _ENTRY_COST, _PART_COST = 264, 1.5, 1500  # in edges, as in cpu/host/windows.cc
+_BLOCKS, _ENTRY_COST = 264, 1  # in edges, as in cpu/host/windows.cc
 _HEAD = "graph      parts  method   order  entries   all  edges/entry  edges  rows   ends  partials"
 
 
@@ -109,7 +109,7 @@ def _ends(several: list[_windows.Windows]) -> str:
         edges = np.append(0, np.cumsum(np.bitwise_count(masks).sum(axis=1, dtype=np.int64)))
         work = edges + _ENTRY_COST * np.arange(edges.size)
         blocks = [0.0] * _BLOCKS
-        for part in work[parts[:, 2]] - work[parts[:, 1]] + _PART_COST:
+        for part in work[parts[:, 2]] - work[parts[:, 1]]:
             heapq.heappushpop(blocks, blocks[0] + part)
         latest = max(latest, max(blocks) * _BLOCKS / work[-1])
     return f"{latest:5.3f}"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -22,13 +21,10 @@ constexpr int kBatches = 256;  // of receivers a round, which see each other's n
 constexpr int64_t kRowGrain = 64;
 constexpr int64_t kLongestPart = 1 << 15;  // entries; a window has about 10^4
 constexpr int64_t kMostTerms = 1 << 12;    // edges of a receiver in a part, and its entries if more
+constexpr int32_t kFewWindows = 1600;      // below which parts are cut by the time that they take
 constexpr int64_t kBlocks = 264;           // that an H200 runs at once
-
-// What takes a block's time there, in halves of an edge (docs/kernels/maxk.md).
-constexpr int64_t kEdgeCost = 2;
-constexpr int64_t kEntryCost = 3;      // beside its edges
-constexpr int64_t kPartCost = 3'000;   // beside its entries: its sums are cleared and written
-constexpr int64_t kLeastCost = 4'000;  // of a part's entries, if its window has as much left
+constexpr int64_t kEntryCost = 1;          // beside an entry's edges, in edges
+constexpr int64_t kLeastCost = 16'000;     // of a part, below which its start counts for more
 
 template <class Index>
 class Builder {
@@ -329,11 +325,10 @@ class Builder {
     return windows;
   }
 
-  // The windows by descending cost, so that the longest starts first, what each costs, and where
-  // its entries begin, and the last end.
+  // The windows by descending cost, so that the longest starts first, and where the entries of each
+  // begin, and the last end.
   struct Sorted {
     std::vector<int32_t> windows;
-    std::vector<int64_t> costs;
     std::vector<int64_t> offsets;
   };
   Sorted sort_windows(const Windows& out) const {
@@ -343,13 +338,11 @@ class Builder {
       for (int64_t w = begin; w < end; ++w) {
         window.collect(*this, out.rows.data() + w * window_rows_);
         sizes[static_cast<std::size_t>(w)] = window.size();
-        costs[static_cast<std::size_t>(w)] =
-            kEntryCost * window.size() + kEdgeCost * window.num_edges();
+        costs[static_cast<std::size_t>(w)] = kEntryCost * window.size() + window.num_edges();
       }
     });
-    Sorted sorted{by_falling(costs), {}, {0}};
+    Sorted sorted{by_falling(costs), {0}};
     for (const int32_t w : sorted.windows) {
-      sorted.costs.push_back(costs[static_cast<std::size_t>(w)]);
       sorted.offsets.push_back(sorted.offsets.back() + sizes[static_cast<std::size_t>(w)]);
     }
     if (sorted.offsets.back() > std::numeric_limits<int32_t>::max()) {
@@ -358,51 +351,24 @@ class Builder {
     return sorted;
   }
 
-  // The blocks of a GPU, each of which takes the next part as soon as it is free.
-  class Blocks {
-   public:
-    explicit Blocks(const std::vector<int64_t>& costs) : free_(kBlocks, 0) {
-      const int64_t starts = static_cast<int64_t>(costs.size()) + kBlocks / 2;
-      end_ = std::accumulate(costs.begin(), costs.end(), kPartCost * starts) / kBlocks;
-    }
-    // What the next part may cost for all blocks to end at the same time.
-    int64_t most() const { return std::max(end_ - kPartCost - free_.front(), kLeastCost); }
-    void take(int64_t cost) {
-      std::pop_heap(free_.begin(), free_.end(), std::greater<>());
-      free_.back() += kPartCost + cost;
-      std::push_heap(free_.begin(), free_.end(), std::greater<>());
-    }
-
-   private:
-    std::vector<int64_t> free_;  // when each is, a heap whose first is the least
-    int64_t end_;
-  };
-
-  // A window in the order of `sorted` is cut where the block that takes it would end later than
-  // the others: with few windows one long part would else set the time of all.
   void cut(Windows& out, const Sorted& sorted) const {
     std::vector<int32_t> parts;
     const auto add = [&](int32_t w, int64_t begin, int64_t end, int32_t place) {
       for (const int64_t v : {int64_t{w}, begin, end}) parts.push_back(static_cast<int32_t>(v));
       parts.push_back(place);
     };
-    Blocks blocks(sorted.costs);
+    const bool few = num_windows_ < kFewWindows;
+    const std::vector<int64_t> costs = few ? costs_before(out) : std::vector<int64_t>();
     for (std::size_t i = 0; i < sorted.windows.size(); ++i) {
       const int32_t w = sorted.windows[i];
-      const int64_t begin = sorted.offsets[i], size = sorted.offsets[i + 1] - begin;
+      const int64_t begin = sorted.offsets[i], end = sorted.offsets[i + 1];
       // An entry has at most one edge to a receiver.
       const int64_t longest = most_edges(out, w) > kMostTerms ? kMostTerms : kLongestPart;
-      if (size <= longest && sorted.costs[i] <= blocks.most()) {
-        blocks.take(sorted.costs[i]);
-        add(w, begin, begin + size, -1);
-        continue;
-      }
-      const int64_t count = (size + longest - 1) / longest;
       const std::vector<int64_t> ends =
-          cut_by_cost(blocks, costs_before(out, begin, begin + size), (size + count - 1) / count);
-      int64_t first = 0;
+          few ? cut_by_cost(costs, begin, end, longest) : cut_evenly(begin, end, longest);
+      int64_t first = begin;
       for (const int64_t last : ends) {
-        add(w, begin + first, begin + last, ends.size() == 1 ? -1 : out.num_partials++);
+        add(w, first, last, ends.size() == 1 ? -1 : out.num_partials++);
         first = last;
       }
     }
@@ -420,31 +386,39 @@ class Builder {
     return most;
   }
 
-  // Where the parts of a window end, of at most `longest` entries, by the cost of the entries
-  // before each, and of all. What is too little for a part of its own goes to the one before.
-  static std::vector<int64_t> cut_by_cost(Blocks& blocks, const std::vector<int64_t>& before,
-                                          int64_t longest) {
-    const int64_t size = static_cast<int64_t>(before.size()) - 1;
+  // Where the parts of a window end, each of the same number of entries.
+  static std::vector<int64_t> cut_evenly(int64_t begin, int64_t end, int64_t longest) {
+    const int64_t size = end - begin, count = std::max<int64_t>((size + longest - 1) / longest, 1);
     std::vector<int64_t> ends;
-    for (int64_t begin = 0; begin < size; begin = ends.back()) {
-      const int64_t start = before[static_cast<std::size_t>(begin)], most = blocks.most();
-      int64_t end = size;
-      if (before.back() - start >= most + kLeastCost) {
-        const auto next = std::upper_bound(before.begin() + begin + 1, before.end(), start + most);
-        end = std::max<int64_t>(next - before.begin() - 1, begin + 1);
-      }
-      end = ends.emplace_back(std::min(end, begin + longest));
-      blocks.take(before[static_cast<std::size_t>(end)] - start);
+    for (int64_t i = 1; i <= count; ++i) ends.push_back(begin + size * i / count);
+    return ends;
+  }
+
+  // The same by the time that entries take, of a graph with few windows: where a GPU's blocks take
+  // a window or two each, one long part would set the time of all. A part takes at most what is
+  // left for each block, so that the last ones are short.
+  static std::vector<int64_t> cut_by_cost(const std::vector<int64_t>& costs, int64_t begin,
+                                          int64_t end, int64_t longest) {
+    const auto cost = [&](int64_t e) { return costs[static_cast<std::size_t>(e)]; };
+    const int64_t most = std::max((costs.back() - cost(begin)) / kBlocks, kLeastCost);
+    std::vector<int64_t> ends;
+    if (begin == end) ends.push_back(end);
+    while (begin < end) {
+      const int64_t rest = cost(end) - cost(begin);
+      const int64_t wanted = cost(begin) + rest / std::max<int64_t>((rest + most - 1) / most, 1);
+      const auto next = std::lower_bound(costs.begin() + begin + 1, costs.begin() + end, wanted);
+      begin = std::min<int64_t>(next - costs.begin(), begin + longest);
+      begin = ends.emplace_back(std::min(begin, end));
     }
     return ends;
   }
 
-  // The cost of the entries before each of those from `begin` to `end`, and of all of them.
-  static std::vector<int64_t> costs_before(const Windows& out, int64_t begin, int64_t end) {
+  // The cost of the entries before each, and of all.
+  static std::vector<int64_t> costs_before(const Windows& out) {
     std::vector<int64_t> costs(1, 0);
-    for (int64_t e = begin; e < end; ++e) {
+    for (int64_t e = 0; e < out.senders.size(); ++e) {
       const uint64_t mask = out.masks[2 * e] | uint64_t{out.masks[2 * e + 1]} << 32;
-      costs.push_back(costs.back() + kEntryCost + kEdgeCost * __builtin_popcountll(mask));
+      costs.push_back(costs.back() + kEntryCost + __builtin_popcountll(mask));
     }
     return costs;
   }

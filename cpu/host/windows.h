@@ -34,9 +34,9 @@ struct Windows {
 // window, by their number of edges, both descending. A repeated edge is a separate entry.
 // `order`: all receivers in an order to group them by, in place of labels and degree; or null.
 //
-// A window that would keep a GPU's block busy longer than the others is split into parts,
-// consecutive in `parts`, whose results are added (the only part of a window has no slot). This
-// balances the load; parts also bound a receiver's edges, which keeps fixed-point sums accurate.
+// A window with many entries is split into parts, consecutive in `parts`, whose results are added
+// (the only part of a window has no slot). This balances the load and bounds a receiver's edges in
+// a part, which keeps fixed-point sums accurate.
 //
 // Throws std::length_error if there are 2^31 entries or more, or with edges 2^31 edges.
 template <class Index>

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from jaxgnn.graph._windows import Windows
 
-_ENTRY_COST = 1.5
+_ENTRY_COST = 1
 """Work of a window's entry, beside its edges, in edges; as in cpu/host/windows.cc."""
 
 
@@ -30,7 +30,7 @@ def deal_windows(
     owner_of_window = np.empty(count, np.int32)
     loads = [(0.0, part, 0) for part in range(parts)]  # work, part, windows
     first = np.sort(np.unique(cut[:, 0], return_index=True)[1])
-    longest = cut[first, 0]  # the windows, by descending number of entries
+    longest = cut[first, 0]  # the windows, by descending work
     for window in longest[np.argsort(-work[longest], kind="stable")]:
         load, part, number = heapq.heappop(loads)
         owner_of_window[window] = part

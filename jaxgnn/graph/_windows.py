@@ -31,7 +31,7 @@ class Windows:
 
     Attributes:
         rows: the receivers of each window; -1 is padding. Consecutive windows share senders, too.
-        parts: the windows by descending number of entries, those with many split: window, first
+        parts: the windows by descending work, those with much of it split: window, first
             entry, end, index among the partial results or -1.
         senders: the sender of each entry. A window has an entry for each of its senders.
         masks: which of the window's receivers the sender has an edge to, a bit each.
