@@ -135,7 +135,7 @@ def measure(share: Any, options: dict[str, Any]) -> dict[str, Any]:
     try:
         program = step.lower(state, *arguments).compile(options or None)
         seconds = functools.partial(step_seconds, program, state, arguments, device=device)
-        found = {"ms": timing.measure(seconds, 10, batch_seconds=0.01).ms}
+        found = {"ms": timing.measure(seconds, 10, batch_seconds=0.1).ms}
         if device == "gpu":
             run = functools.partial(seconds, _TRACED)
             found |= split(list(gpu_kernels(run, "GPU:0")), _TRACED)
