@@ -29,6 +29,7 @@ def with_padded_chunks(graph: Graph) -> Graph:
     return dataclasses.replace(graph, row_chunks=jax.tree.map(jnp.asarray, chunks))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("longest", [600, 5_000, 40_000])
 def test_equals_brute_force(longest, dtype):

@@ -28,6 +28,7 @@ def custom_calls(f, *arguments):
     return len(re.findall(r"@jaxgnn_gat", jax.jit(f).lower(*arguments).as_text()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "in_axes",
     [(0, None, None, None, None), (None, 0, 1, 0, None), (2, 1, 0, None, 0)],

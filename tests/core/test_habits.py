@@ -42,16 +42,13 @@ def normal(*shape):
     return jnp.asarray(np.random.default_rng(1).standard_normal(shape), jnp.float32)
 
 
-def calls(graph, wrap):
-    """Operations and modules, each of whose arrays went through `wrap`."""
+def operations(graph, wrap):
+    """Each of whose arrays went through `wrap`."""
     x = wrap(normal(NODES, WIDTH))
     heads = wrap(normal(NODES, 2, WIDTH))
     score = wrap(normal(NODES, 2))
     edges, weights = wrap(normal(EDGES, 2)), wrap(normal(EDGES))
-    key, rngs = wrap(jax.random.key(0)), nnx.Rngs(0)
-    number = wrap(jnp.float32(0.5))
-    options = {"rngs": rngs}
-    mlp = MLP([2 * WIDTH, 3], **options)
+    key, number = wrap(jax.random.key(0)), wrap(jnp.float32(0.5))
     source, target = algebra.scatter(graph, x, x)
     values = algebra.edge_values(graph, weights)
     return [
@@ -79,6 +76,16 @@ def calls(graph, wrap):
         graph.to_scipy(weights).data,
         algebra.gather(algebra.linear(source, wrap(normal(WIDTH, 2)), wrap(normal(2))) * values),
         algebra.gather((number * source + target) / number - number),
+    ]
+
+
+def modules(graph, wrap):
+    """The same of modules."""
+    x = wrap(normal(NODES, WIDTH))
+    edges, weights = wrap(normal(EDGES, 2)), wrap(normal(EDGES))
+    options = {"rngs": nnx.Rngs(0)}
+    mlp = MLP([2 * WIDTH, 3], **options)
+    return [
         GCNConv(WIDTH, 3, **options)(graph, x, weights),
         SAGEConv(WIDTH, 3, **options)(graph, (x, x), weights),
         GINConv(MLP([WIDTH, 3], **options))(graph, x, weights),
@@ -95,8 +102,9 @@ def calls(graph, wrap):
 
 
 @pytest.mark.few(1)
+@pytest.mark.parametrize("calls", [operations, modules], ids=["operations", "modules"])
 @pytest.mark.parametrize("wrap", [nnx.Param, np.asarray], ids=["nnx.Param", "numpy"])
-def test_what_converts_to_an_array_is_one(graph, wrap):
+def test_what_converts_to_an_array_is_one(graph, wrap, calls):
     def wrapped(array):
         key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
         return array if key and wrap is np.asarray else wrap(array)

@@ -217,6 +217,7 @@ def test_benchmark_graphs_of_given_degrees_and_of_roads():
         data.roads(100, 200, junction_share=0.0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", REFERENCE)
 def test_benchmark_graphs(name):
     shape = data.benchmark_shapes()[name]

@@ -30,6 +30,7 @@ def test_layouts_agree_with_one_device():
     assert done.stdout.endswith("all hold\n")
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize("shape", [(), (2, 3), (0,)])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])

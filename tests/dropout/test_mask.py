@@ -34,6 +34,7 @@ def drawn(rows, width, rate, key=KEY):
     return np.asarray(mask.unpacked(kept(drop_below, rows, width, words), width))
 
 
+@pytest.mark.few(9)
 @needs_kernel
 @pytest.mark.parametrize("rate", [2**-32, 0.1, 0.5, 0.999])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

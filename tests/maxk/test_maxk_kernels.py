@@ -36,6 +36,7 @@ def selection(x, k, impl):
     return cbsr.indices, cbsr.values.astype(jnp.float32), dense.astype(jnp.float32)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("width", "k"), SHAPES)
 def test_sanitized_selection_equals_the_reference(width, k, dtype):

@@ -38,6 +38,7 @@ def calls(function, *operands):
     return text.count("@jaxgnn_weight_gradient(")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("batch", [(ROWS,), (ROWS // 2, 3), (5,), (0,)], ids=str)
 def test_values_and_gradients(dtype, batch):

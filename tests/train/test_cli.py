@@ -312,6 +312,7 @@ def test_a_terminal_gets_a_live_display(tmp_path, plain):
     assert os.path.basename(summary["run_directory"]).startswith("small-gcn-")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["cora", "amazon_photo", "dblp", "minesweeper"])
 def test_the_real_sets_train(name, data_directory, capsys):
     path = data_directory / name

@@ -110,6 +110,7 @@ def by_hand(config: TrainConfig, weights: np.ndarray | None) -> list[float]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
