@@ -163,6 +163,7 @@ def _data(items: Sequence[Any], name: str, counts: np.ndarray, of: str) -> np.nd
             )
     joined = np.concatenate(parts)
     check_integers_fit(joined, f"graphs: {name}")
+    check_floats_fit(joined, f"graphs: {name}")
     return joined
 
 

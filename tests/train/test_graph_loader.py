@@ -281,6 +281,7 @@ def items(labels=(0, 1), features=None):
         ),
         (items([1.0, 1e300]), ValueError, "graphs: label: expected numbers within float32"),
         (items(features=[[2**40], [1]]), ValueError, "graphs: features: expected integers that"),
+        (items(features=[[1e300], [1]]), ValueError, "graphs: features: expected numbers within"),
         (
             items(features=[["a"], ["b"]]),
             TypeError,

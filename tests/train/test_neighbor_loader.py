@@ -211,5 +211,7 @@ def test_errors(graph, change, message):
         NeighborLoader(graph, None, np.full(40, "red"), [4])
     with pytest.raises(ValueError, match="labels: expected integers that int32 holds"):
         NeighborLoader(graph, None, np.arange(40) << 32, [4])
+    with pytest.raises(ValueError, match="features: expected numbers within float32, got 1e"):
+        NeighborLoader(graph, np.full((40, 1), 1e300), None, [4])
     with pytest.raises(ValueError, match=r"features: expected the shape \(40, ...\)"):
         NeighborLoader(graph, jnp.ones((3, 2)), None, [4])
