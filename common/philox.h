@@ -9,11 +9,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define JAXGNN_PHILOX __host__ __device__ __forceinline__
-#else
-#define JAXGNN_PHILOX inline __attribute__((always_inline))
-#endif
+#include "common/host_device.h"
 
 namespace jaxgnn {
 namespace {
@@ -22,7 +18,7 @@ struct PhiloxWords {
   uint32_t words[4];
 };
 
-JAXGNN_PHILOX PhiloxWords philox4x32(PhiloxWords counter, uint32_t key0, uint32_t key1) {
+JAXGNN_HOST_DEVICE PhiloxWords philox4x32(PhiloxWords counter, uint32_t key0, uint32_t key1) {
   uint32_t c0 = counter.words[0], c1 = counter.words[1];
   uint32_t c2 = counter.words[2], c3 = counter.words[3];
   for (int round = 0; round < 10; ++round) {
@@ -44,13 +40,13 @@ constexpr uint32_t kColumnsPerBlock = 4;
 
 // The words of an edge (or a row), given by the halves of its number, for the heads (or columns) of
 // a block.
-JAXGNN_PHILOX PhiloxWords dropout_block(uint32_t edge_low, uint32_t edge_high, uint32_t block,
-                                        uint32_t key0, uint32_t key1) {
+JAXGNN_HOST_DEVICE PhiloxWords dropout_block(uint32_t edge_low, uint32_t edge_high, uint32_t block,
+                                             uint32_t key0, uint32_t key1) {
   return philox4x32({{edge_low, edge_high, block, 0}}, key0, key1);
 }
 
 // What the kept are multiplied by, so that the mean stays.
-JAXGNN_PHILOX double keep_scale(uint32_t drop_below) {
+JAXGNN_HOST_DEVICE double keep_scale(uint32_t drop_below) {
   return 0x1p32 / (0x1p32 - static_cast<double>(drop_below));
 }
 

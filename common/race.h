@@ -6,9 +6,9 @@
 // has the same bits whatever its compiler makes of multiplications and additions.
 #pragma once
 
-#include <climits>
+#include <cstdint>
 
-#include "common/philox.h"
+#include "common/host_device.h"
 
 namespace jaxgnn::sampling {
 
@@ -18,7 +18,7 @@ constexpr uint32_t kNever = 0xffffffffu;    // the time of an edge that is not t
 namespace {
 
 // Of x != 0.
-JAXGNN_PHILOX int leading_zeros(uint32_t x) {
+JAXGNN_HOST_DEVICE int leading_zeros(uint32_t x) {
 #if defined(__CUDA_ARCH__)
   return __clz(static_cast<int>(x));
 #else
@@ -26,13 +26,13 @@ JAXGNN_PHILOX int leading_zeros(uint32_t x) {
 #endif
 }
 
-JAXGNN_PHILOX uint32_t multiply_high(uint32_t a, uint32_t b) {
+JAXGNN_HOST_DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
 }
 
 // -log2(1 - v) / v in steps of 2^-29, where v = `value` / 2^32 is at most 1/2: a polynomial in 2 v
 // whose error is below 2^-26.
-JAXGNN_PHILOX uint32_t log_ratio(uint32_t value) {
+JAXGNN_HOST_DEVICE uint32_t log_ratio(uint32_t value) {
   const int64_t x = value < 0x80000000u ? int64_t{value} * 2 : 0xffffffff;
   constexpr int32_t kCoefficients[] = {2622565, -7439714, 11859376, -7141373,  8247566,
                                        8492879, 24393858, 64529947, 193635715, 774541000};
@@ -44,7 +44,7 @@ JAXGNN_PHILOX uint32_t log_ratio(uint32_t value) {
 }
 
 // log2(x) in steps of 2^-23, of x != 0.
-JAXGNN_PHILOX int32_t fixed_log2(uint32_t x) {
+JAXGNN_HOST_DEVICE int32_t fixed_log2(uint32_t x) {
   const int zeros = leading_zeros(x);
   const uint32_t value = 0u - (x << zeros);
   const uint32_t below = multiply_high(value, log_ratio(value)) >> 6;
@@ -53,7 +53,7 @@ JAXGNN_PHILOX int32_t fixed_log2(uint32_t x) {
 
 // log2(-log2(u)) in steps of 2^-23, where u is the word's complement over 2^32, with the last bit
 // set: neither 0 nor 1.
-JAXGNN_PHILOX int32_t fixed_log_time(uint32_t word) {
+JAXGNN_HOST_DEVICE int32_t fixed_log_time(uint32_t word) {
   const uint32_t u = ~word | 1;
   const int zeros = leading_zeros(u);
   const uint32_t value = 0u - (u << zeros), ratio = log_ratio(value);
@@ -67,7 +67,7 @@ JAXGNN_PHILOX int32_t fixed_log_time(uint32_t word) {
 }
 
 // When an edge of this logarithm of a weight arrives, as a number that is ordered as the times are.
-JAXGNN_PHILOX uint32_t race_time(uint32_t word, int32_t log_weight) {
+JAXGNN_HOST_DEVICE uint32_t race_time(uint32_t word, int32_t log_weight) {
   if (log_weight == kZeroWeight) return kNever;
   return (static_cast<uint32_t>(fixed_log_time(word)) - static_cast<uint32_t>(log_weight)) ^
          0x80000000u;

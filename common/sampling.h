@@ -126,8 +126,8 @@ struct HostRowsArgs {
 namespace {
 
 // Where the row of a place is; null for zeros.
-JAXGNN_PHILOX const char* row_of_place(const HostRowsArgs& args, const char* matrix,
-                                       int64_t place) {
+JAXGNN_HOST_DEVICE const char* row_of_place(const HostRowsArgs& args, const char* matrix,
+                                            int64_t place) {
   const int64_t node = args.nodes[place];
   if (node < 0 || node >= args.num_rows) return nullptr;
   const int64_t slot = args.slots == nullptr ? -1 : args.slots[node];
@@ -136,25 +136,25 @@ JAXGNN_PHILOX const char* row_of_place(const HostRowsArgs& args, const char* mat
 }
 
 // An address is in device memory, so that another matrix is no other program.
-JAXGNN_PHILOX const char* matrix_of(const HostRowsArgs& args) {
+JAXGNN_HOST_DEVICE const char* matrix_of(const HostRowsArgs& args) {
   return reinterpret_cast<const char*>(static_cast<uintptr_t>(args.address[0]) |
                                        static_cast<uintptr_t>(args.address[1]) << 32);
 }
 
-JAXGNN_PHILOX int64_t words_of(int64_t edges) {
+JAXGNN_HOST_DEVICE int64_t words_of(int64_t edges) {
   return (edges + kEdgesPerWord - 1) / kEdgesPerWord;
 }
-JAXGNN_PHILOX int64_t groups_of(int64_t edges) {
+JAXGNN_HOST_DEVICE int64_t groups_of(int64_t edges) {
   return (edges + kEdgesPerGroup - 1) / kEdgesPerGroup;
 }
 
 // What a place draws by: places of the same id draw the same words.
-JAXGNN_PHILOX uint32_t id_of(const SampleArgs& args, int64_t place) {
+JAXGNN_HOST_DEVICE uint32_t id_of(const SampleArgs& args, int64_t place) {
   return args.ids == nullptr ? static_cast<uint32_t>(place) : args.ids[place];
 }
 
 // The word number `draw` of the row (or place) `id`.
-JAXGNN_PHILOX uint32_t draw_word(uint32_t id, uint32_t draw, const uint32_t* key) {
+JAXGNN_HOST_DEVICE uint32_t draw_word(uint32_t id, uint32_t draw, const uint32_t* key) {
   const PhiloxWords block = philox4x32({{id, draw / 4, 0, 1}}, key[0], key[1]);
   const uint32_t low = draw & 1 ? block.words[1] : block.words[0];
   const uint32_t high = draw & 1 ? block.words[3] : block.words[2];
@@ -166,36 +166,36 @@ struct WordPair {
 };
 
 // The words number 2 draw and 2 draw + 1, which one block has.
-JAXGNN_PHILOX WordPair draw_pair(uint32_t id, uint32_t draw, const uint32_t* key) {
+JAXGNN_HOST_DEVICE WordPair draw_pair(uint32_t id, uint32_t draw, const uint32_t* key) {
   const PhiloxWords block = philox4x32({{id, draw / 2, 0, 1}}, key[0], key[1]);
   return draw & 1 ? WordPair{block.words[2], block.words[3]}
                   : WordPair{block.words[0], block.words[1]};
 }
 
 // A word as an integer below `bound`.
-JAXGNN_PHILOX uint32_t below(uint32_t word, uint32_t bound) {
+JAXGNN_HOST_DEVICE uint32_t below(uint32_t word, uint32_t bound) {
   return static_cast<uint32_t>((uint64_t{word} * bound) >> 32);
 }
 
-JAXGNN_PHILOX bool with_replacement(const Sample& sample) {
+JAXGNN_HOST_DEVICE bool with_replacement(const Sample& sample) {
   return sample.strategy == Strategy::kReplace || sample.strategy == Strategy::kWeighted ||
          sample.strategy == Strategy::kAlias;
 }
 
-JAXGNN_PHILOX bool takes_smallest(const Sample& sample) {
+JAXGNN_HOST_DEVICE bool takes_smallest(const Sample& sample) {
   return sample.strategy == Strategy::kLabor || sample.strategy == Strategy::kRace;
 }
 
 // How many edges a row of d takes. Of those by weight, which skip edges of weight 0: at most.
-JAXGNN_PHILOX uint32_t edges_taken(const Sample& sample, uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t edges_taken(const Sample& sample, uint32_t d) {
   if (with_replacement(sample)) return d > 0 ? static_cast<uint32_t>(sample.size) : 0;
   const uint64_t share = (static_cast<uint64_t>(sample.rate) * d + (kAllEdges - 1)) >> 32;
   return static_cast<uint32_t>(share < static_cast<uint64_t>(sample.size) ? share : sample.size);
 }
 
 // The edge that a word draws of a row of d > 0 edges from `begin` on, by kReplace or kWeighted.
-JAXGNN_PHILOX uint32_t edge_of_word(const SampleArgs& args, uint32_t word, int64_t begin,
-                                    uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t edge_of_word(const SampleArgs& args, uint32_t word, int64_t begin,
+                                         uint32_t d) {
   if (args.sample.strategy == Strategy::kReplace) return below(word, d);
   // The first edge whose sum is beyond the word's share of the row's. Sums wrap, differences do
   // not.
@@ -219,20 +219,20 @@ JAXGNN_PHILOX uint32_t edge_of_word(const SampleArgs& args, uint32_t word, int64
 // cells, and the second stays at the cell's own edge below the threshold, or goes to the alias. Two
 // words, since the rest of one that has drawn a cell has 2^32 / d values: too few for the shares of
 // a long row. `entry` is the cell's.
-JAXGNN_PHILOX uint32_t edge_of_entry(uint64_t entry, WordPair pair, uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t edge_of_entry(uint64_t entry, WordPair pair, uint32_t d) {
   const uint32_t alias = static_cast<uint32_t>(entry >> 32);
   if (pair.second < static_cast<uint32_t>(entry)) return below(pair.first, d);
   return alias < d ? alias : d - 1;  // whatever the table is, an edge of the row
 }
 
-JAXGNN_PHILOX uint32_t edge_of_pair(const SampleArgs& args, WordPair pair, int64_t begin,
-                                    uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t edge_of_pair(const SampleArgs& args, WordPair pair, int64_t begin,
+                                         uint32_t d) {
   return edge_of_entry(args.alias_table[begin + below(pair.first, d)], pair, d);
 }
 
 // Draw number `draw` of such a row, with replacement.
-JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32_t draw,
-                                     int64_t begin, uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32_t draw,
+                                          int64_t begin, uint32_t d) {
   if (args.sample.strategy == Strategy::kAlias) {
     return edge_of_pair(args, draw_pair(id, draw, args.sample.key), begin, d);
   }
@@ -240,14 +240,14 @@ JAXGNN_PHILOX uint32_t replaced_edge(const SampleArgs& args, uint32_t id, uint32
 }
 
 // What edge j of a row is ordered by, kNever if it is not to be taken; `sender` is for kLabor.
-JAXGNN_PHILOX uint32_t order_word(const SampleArgs& args, uint32_t id, uint32_t j, int64_t begin,
-                                  uint32_t sender) {
+JAXGNN_HOST_DEVICE uint32_t order_word(const SampleArgs& args, uint32_t id, uint32_t j,
+                                       int64_t begin, uint32_t sender) {
   if (args.sample.strategy == Strategy::kLabor) return draw_word(sender, 0, args.sample.key);
   return race_time(draw_word(id, j, args.sample.key), args.log_weights[begin + j]);
 }
 
 // The first number from `from` on that has no common divisor with d; at most d + 1.
-JAXGNN_PHILOX uint32_t coprime_from(uint32_t from, uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t coprime_from(uint32_t from, uint32_t d) {
   uint32_t a = d, b = from;
   for (;;) {  // one loop, in which no lane of a warp waits for another before its next number
     const uint32_t rest = a % b;
@@ -265,7 +265,7 @@ struct Steps {
 };
 
 // Of a row of d >= 2 edges, of which some are not taken.
-JAXGNN_PHILOX Steps steps_of(const Sample& sample, uint32_t id, uint32_t d) {
+JAXGNN_HOST_DEVICE Steps steps_of(const Sample& sample, uint32_t id, uint32_t d) {
   switch (sample.strategy) {
     case Strategy::kFastRand:
       return {0, 577 % d};
@@ -283,7 +283,7 @@ JAXGNN_PHILOX Steps steps_of(const Sample& sample, uint32_t id, uint32_t d) {
 }
 
 // (first + step j) mod d.
-JAXGNN_PHILOX uint32_t step_to(const Steps& steps, uint32_t j, uint32_t d) {
+JAXGNN_HOST_DEVICE uint32_t step_to(const Steps& steps, uint32_t j, uint32_t d) {
   const uint64_t at = uint64_t{steps.step} * j + steps.first;
   return at >> 32 ? static_cast<uint32_t>(at % d) : static_cast<uint32_t>(at) % d;
 }

@@ -213,6 +213,8 @@ Error csr_row_ids(Launch launch, AnyBuffer row_offsets, Result out) {
   args.rows.num_rows = count(row_offsets) - 1;
   args.rows.num_edges = count(*out);
   args.out = static_cast<int32_t*>(out->untyped_data());
+  check.has_rows(args.rows);
+  if (check.failed()) return check.error();
   return finish(check, launch_csr_row_ids(args, launch));
 }
 

@@ -27,6 +27,7 @@ inline void take_common(Check& check, const RowOperands& rows, const EdgeOperand
   check.that(is_value_type(type), "values must be float32, bfloat16, float16 or float64");
   check.that(args.rows.num_rows == num_rows, "the rows must be the nodes of their end");
   check.heads(args.heads, args.width);
+  check.that(args.width > 0, "there must be features");
   check.gathered(num_columns, args.rows.num_edges);
   check.optional_matrix(edges.edge_bias, sums, args.rows.num_edges, args.heads,
                         "edge_bias must be [edges, heads] of the accumulation type");
@@ -75,6 +76,7 @@ void take_bias_gradients(Check& check, DataType type, int64_t num_receivers,
                         "the edge bias's gradient must be [edges, heads]");
   check.optional_matrix(loop_gradient, sums, num_receivers, common.heads,
                         "the loop bias's gradient must be [receivers, heads]");
+  if (count(edge_gradient) > 0) check.has_rows(common.rows);
   args.edge_gradient = data_or_null(edge_gradient);
   args.loop_gradient = data_or_null(loop_gradient);
 }
@@ -249,6 +251,7 @@ inline PairArgs take_pair(Check& check, const RowOperands& rows, const EdgeOpera
               by_senders ? receivers : senders, args.attention);
   check.that(from.score == 0 || from.score == 1, "score must be 0 or 1");
   check.heads(from.heads, from.score_width());
+  check.that(from.score_width() > 0, "there must be features");
   check.matrix(from.keys, type, senders, from.score_width(), "keys must be [senders, features]");
   check.matrix(from.queries, type, receivers, from.score_width(),
                "queries must have the keys' type and width");
@@ -333,6 +336,8 @@ Error pair_attention_gradients(Launch launch, AnyBuffer row_offsets, AnyBuffer c
     check.matrix(*second, has_values ? type : sums, num_rows, second_width,
                  "the second gradient must have a row for each row");
   }
+  check.that(!args.by_senders || count(*edge_gradient) + count(*loop_gradient) == 0,
+             "by senders there are no gradients of the biases");
   take_bias_gradients(check, type, from.num_receivers(), common, *edge_gradient, *loop_gradient,
                       args);
   check.vector(*partials, sums, rows.num_chunks() * (from.score_width() + second_width),

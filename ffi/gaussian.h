@@ -123,7 +123,9 @@ Error gaussian_coordinates(Launch launch, AnyBuffer row_offsets, AnyBuffer colum
   check.that(count(*mu_gradient) == count(*inv_sigma_gradient),
              "mu and inv_sigma must both have a gradient, or neither");
   check.matrix(*partials, sums, rows.num_chunks(), dims, "partials must be [parts, coordinates]");
+  if (count(*edge_gradient) > 0) check.has_rows(gaussian.rows);
   if (count(*mu_gradient) > 0) {
+    check.that(num_rows > 0, "there must be rows");
     check.matrix(*block_sums, sums, rows.num_chunks() + num_rows, 2 * gaussian.kernels * dims,
                  "block_sums must be [parts and rows, two numbers a kernel and coordinate]");
   }

@@ -28,6 +28,7 @@ inline AttentionArgs take_sparse(Check& check, const RowOperands& rows, const Ed
   args.width = dim(dense, 1);
   const int64_t receivers = dim(dense, 0);
   take_common(check, rows, edges, from.type(), receivers, receivers, from.num_senders(), args);
+  check.that(from.num_senders() > 0 && receivers > 0, "there must be senders and receivers");
   if (check.failed()) return args;
   cbsr = maxk::take_cbsr(check, &from.values, from.indices, from.type(), args.width / args.heads);
   check.that(cbsr.num_rows == from.num_senders() * args.heads, "values must be [senders heads, k]");

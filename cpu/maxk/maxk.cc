@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "cpu/core/moments.h"
 #include "cpu/maxk/cbsr.h"
 #include "cpu/maxk/transform.h"
 

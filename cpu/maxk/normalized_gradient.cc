@@ -1,3 +1,4 @@
+#include "cpu/core/moments.h"
 #include "cpu/maxk/cbsr.h"
 #include "cpu/maxk/maxk.h"
 #include "cpu/maxk/transform.h"

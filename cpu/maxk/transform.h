@@ -4,7 +4,6 @@
 // in an anonymous namespace, so that no two of them share code.
 #pragma once
 
-#include "cpu/core/moments.h"
 #include "cpu/core/philox.h"
 
 namespace jaxgnn::maxk {

@@ -62,7 +62,8 @@ cudaError_t launch_whole(const PairParams<T>& p, const Launch& launch) {
   constexpr int V = 16 / sizeof(T);
   const Scoring<typename Accumulator<T>::type>& scoring = p.scoring;
   const bool plain = scoring.edge_bias == nullptr && scoring.loop_bias == nullptr &&
-                     scoring.streams == nullptr && !p.rows.wide_columns;
+                     scoring.streams == nullptr && !p.rows.wide_columns &&
+                     p.edge_gradient == nullptr && p.loop_gradient == nullptr;
   if (launch.load || plain) {
     JAXGNN_TRY((launch_pairs<Score, T, kPass, V, P, true, true>(p, launch)));
   }

@@ -11,7 +11,6 @@
 // shared memory are of integers.
 #include <algorithm>
 #include <cfloat>
-#include <type_traits>
 
 #include "cuda/attention/sparse_scales.cuh"
 #include "cuda/attention/sparse_window_walk.cuh"

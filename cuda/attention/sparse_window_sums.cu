@@ -5,9 +5,6 @@
 // The sums are of integers, so that their order does not matter: each receiver and head has a scale
 // of 30 bits below the bound of its sums. A first pass finds these and the softmax's denominators
 // (sparse_window_softmax.cuh). What has a bound that is not finite becomes NaN.
-#include <algorithm>
-#include <type_traits>
-
 #include "cuda/attention/sparse_scales.cuh"
 #include "cuda/attention/sparse_window_softmax.cuh"
 #include "cuda/attention/sparse_window_walk.cuh"

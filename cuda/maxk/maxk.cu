@@ -12,7 +12,6 @@
 // A bias and dropout are applied to the values as they are loaded, by variants of the kernels, and
 // after a normalization by others, once the whole row is in registers.
 #include <algorithm>
-#include <climits>
 #include <cmath>
 
 #include "common/philox.h"

@@ -59,8 +59,6 @@ __device__ inline void add_in_float(const SpmmParams<T, I>& p, const Work& work,
   for (int f = lane; f < S::kGroups * p.width; f += 32) sums[f] = 0.0f;
   __syncwarp();
   float* own = sums + lane / S::kLanes * p.width;
-  // An infinite weight times padding would be NaN.
-  const int kept = p.k - p.padding;
   walk<S, true>(p, work,
                 [&](int column, float value, float weight) { own[column] += weight * value; });
   __syncwarp();

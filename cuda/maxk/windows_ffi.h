@@ -27,6 +27,7 @@ inline Windows take_window_arrays(Check& check, const WindowOperands& from, int6
   check.that(windows * size >= num_receivers, "the windows must hold the receivers");
   check.matrix(from.parts, xla::ffi::S32, dim(from.parts, 0), 4,
                "the windows' parts must be int32 [parts, 4]");
+  check.that(dim(from.parts, 0) > 0 || num_receivers == 0, "receivers must have a part");
   check.vector(from.senders, xla::ffi::S32, count(from.senders),
                "the windows' senders must be int32 [entries]");
   check.matrix(from.masks, xla::ffi::U32, count(from.senders), 2,

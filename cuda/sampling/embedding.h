@@ -2,7 +2,6 @@
 // layer of the model with the sum of its rows over groups, and both layers of the sources.
 #pragma once
 
-#include "common/philox.h"
 #include "common/rows.h"
 #include "cuda/core/launch.h"
 

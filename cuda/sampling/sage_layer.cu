@@ -103,8 +103,8 @@ class Input {
 
  private:
   __device__ void find(int step) {
-    const int place = begin_ + step * kRows + lane_;
-    node_ = place < end_ ? __ldg(args_.places + place) : -1;
+    const unsigned place = unsigned(begin_) + step * kRows + lane_;  // steps go beyond the end
+    node_ = place < unsigned(end_) ? __ldg(args_.places + place) : -1;
   }
 
   const SageLayerArgs& args_;

@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(32) cosine_chunks(const TilesCosineArgs a) {
   if (chunk.row < 0 || !has_reference<T>(a, a.beta[head])) return;
   const Lane<T> at = lane_of<T>(a, head);
   const int begin = a.tiles.rest_offsets[chunk.row] + chunk.part * a.tiles.chunk_length;
-  const int end = min(begin + a.tiles.chunk_length, a.tiles.rest_offsets[chunk.row + 1]);
+  const int last = a.tiles.rest_offsets[chunk.row + 1];
+  const int end = begin + min(a.tiles.chunk_length, last - begin);
   const Row<T> row(a, at, a.tiled ? a.tiles.rows[chunk.row] : chunk.row, head);
   float sums[8] = {}, total = 0;
   add_edges<false, kLoops>(a, at, head, row, a.tiles.rest_columns, begin, end, sums, total);
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(32 * kWarps, kLoops ? 10 : 12)
     if (end - begin <= a.tiles.chunk_length) {
       add_edges<false, kLoops>(a, at, head, row, a.tiles.rest_columns, begin, end, sums, total);
     } else {
-      const int count = (end - begin + a.tiles.chunk_length - 1) / a.tiles.chunk_length;
+      const int count = (end - begin - 1) / a.tiles.chunk_length + 1;
       const int64_t first = first_chunk(a.tiles, key);
       if (at.inside) {
         add_rows(a.partials + first * a.width + at.feature, a.width, count, at.group, sums);

@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(32) sum_chunks(Params<T> p) {
   if (chunk.row < 0) return;
   const Lane<T> at(static_cast<int>(blockIdx.y) * 8 * Lane<T>::V, p.a.width);
   const int begin = p.a.tiles.rest_offsets[chunk.row] + chunk.part * p.a.tiles.chunk_length;
-  const int end = min(begin + p.a.tiles.chunk_length, p.a.tiles.rest_offsets[chunk.row + 1]);
+  const int last = p.a.tiles.rest_offsets[chunk.row + 1];
+  const int end = begin + min(p.a.tiles.chunk_length, last - begin);
   float sums[V] = {};
   add_edges<kWeighted>(p, at, p.a.tiles.rest_columns, begin, end, sums);
   add_groups(sums);
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(32 * kWarps, kWeighted ? 12 : 16) sum_rows(Par
   if (end - begin <= p.a.tiles.chunk_length) {
     add_edges<kWeighted>(p, at, p.a.tiles.rest_columns, begin, end, sums);
   } else if (at.inside) {
-    const int chunks = (end - begin + p.a.tiles.chunk_length - 1) / p.a.tiles.chunk_length;
+    const int chunks = (end - begin - 1) / p.a.tiles.chunk_length + 1;
     const float* from = p.a.partials + first_chunk(p.a.tiles, place) * p.a.width + at.feature;
     add_rows(from, p.a.width, chunks, at.group, sums);
   }

@@ -188,11 +188,12 @@ class ShardedGraph(GraphSubstitute):
                 them.
 
         Raises:
+            TypeError: `in_graph_order` is no boolean.
             ValueError: no row for each edge; or the graph merged edges or dropped its permutation,
                 and the data is not in its order.
         """
         check_context()
-        if not in_graph_order:
+        if not checks.boolean(in_graph_order, "in_graph_order"):
             if self.edge_permutation is None or self.num_input_edges is None:
                 raise ValueError(
                     "values: the graph merged edges or dropped their order: give "

@@ -177,11 +177,13 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
 
     Raises:
         TypeError: a count is no integer.
-        ValueError: a count is below 1, or `narrow` is above `wide`.
+        ValueError: a count is below 1, `steps` from 2^31 on, or `narrow` above `wide`.
     """
     wide = count(wide, "wide", "entries to keep")
     narrow = count(narrow, "narrow", "entries to keep")
     steps = count(steps, "steps", "steps")
+    if steps >= 1 << 31:
+        raise ValueError(f"steps: expected fewer than 2^31, got {steps}")
     if narrow > wide:
         raise ValueError(f"narrow: expected at most wide, {wide}, got {narrow}")
     # The step from which on i entries fewer are kept, by halves of `steps` rounded up: the product

@@ -17,6 +17,7 @@ from jaxgnn._core.arguments import as_integer
 from jaxgnn.data import NodeDataset
 from jaxgnn.distributed import Partition
 from jaxgnn.distributed._choose_partition import choose_partition
+from jaxgnn.distributed._parts import rows_of_device
 from jaxgnn.train import sharded
 from jaxgnn.train.build_program import build
 from jaxgnn.train.config import TrainConfig, check_config
@@ -159,8 +160,13 @@ def plan(
     check_config(config)
     alone = {name: getattr(TrainConfig, name) for name in _OF_DEVICES}
     config = dataclasses.replace(config, **alone).check()
-    if config.num_neighbors or config.task != "node":
-        raise ConfigError("plan: expected a run on the whole graph of --task node")
+    if config.task != "node":
+        raise ConfigError(f"--task: jaxgnn plan expected node, got {config.task}")
+    if config.num_neighbors:
+        raise ConfigError(
+            f"--num-neighbors: jaxgnn plan expected none, got {config.num_neighbors}: it is of "
+            "steps on the whole graph"
+        )
     if config.edge_weights:
         raise ConfigError("--edge-weights: jaxgnn plan expected none: it times sums without")
     if config.samples:
@@ -321,7 +327,7 @@ def _estimate(
         part_nodes = int(np.ceil(split.node_balance * found.nodes / parts))
         halo = split.halo_per_node * found.nodes / parts
         received = part.graph.pair_rows * (parts - 1) / parts  # with padding
-    nodes = -(-part_nodes // columns)
+    nodes = rows_of_device(part_nodes, columns) if devices > 1 else part_nodes
 
     def seconds(aggregations: list[Aggregation], kind: int) -> float:
         constant, slope = rates.nodes[kind]
@@ -350,10 +356,11 @@ def _estimate(
     # what is packed, what came, and, where those are not all rows, the rows with it behind them.
     turned = max((each.turned_bytes(columns) for each in found.step), default=0.0)
     over_rows = max((each.halo_bytes(columns) for each in found.step), default=0.0)
-    buffers = 2 * part_nodes * turned if columns > 1 else 0.0
+    part_rows = columns * nodes
+    buffers = 2 * part_rows * turned if columns > 1 else 0.0
     if parts > 1:
         copies = 3 if part is None or part.graph.sends is not None else 2
-        buffers += (copies * received + part_nodes) * over_rows
+        buffers += (copies * received + part_rows) * over_rows
     memory = {
         "graph": graph_bytes,
         "nodes": int(found.node_bytes * nodes / max(found.nodes, 1)),

@@ -27,6 +27,7 @@ from tests.support.raw_calls import (
     Call,
     Graph,
 )
+from tests.support.raw_calls.common import COLUMNS, HEADS, ROWS
 
 PARTS = 6
 
@@ -156,6 +157,33 @@ def test_every_cpu_target_has_a_call():
 def test_every_cuda_target_has_a_call():
     assert ffi.cuda_module is not None
     assert set(ffi.cuda_module.registrations()) == set(CALLS) | set(CUDA_CALLS)
+
+
+@pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+@pytest.mark.parametrize(
+    ("target", "changes", "message"),
+    [
+        ("jaxgnn_csr_row_ids", {"row_offsets": np.zeros(1, I32)}, "there are edges, but no rows"),
+        (
+            "jaxgnn_gat_attention",
+            {"values": np.zeros((COLUMNS, 0), F32), "out": ((ROWS, 0), F32)},
+            "there must be features",
+        ),
+        (
+            "jaxgnn_pair_attention_gradients",
+            {"loop_gradient": ((COLUMNS, HEADS), F32)},
+            "by senders there are no gradients of the biases",
+        ),
+    ],
+)
+def test_results_that_no_kernel_would_write_are_refused(target, changes, message):
+    call = CALLS[target](Graph(empty=False))
+    operands, results, attributes = (
+        {name: changes.get(name, value) for name, value in of.items()} for of in call[:3]
+    )
+    changed = Call(operands, results, attributes)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        run(target, changed, jax.devices("cpu")[0])
 
 
 @pytest.mark.parametrize("target", CUDA_CALLS)

@@ -73,6 +73,14 @@ def test_what_is_sent_and_held():
         assert other.reason.startswith(text)
 
 
+def test_padding_of_many_rows_is_sent(monkeypatch):
+    monkeypatch.setattr("jaxgnn.distributed._parts._MANY_ROWS", 30)
+    monkeypatch.setattr("jaxgnn.distributed._parts._GROUPS", 16)
+    options = {"dataset": toy(), "layouts": ["features"]}
+    *_, found = plan(TrainConfig(model="sage", hidden=8, layers=2), [2], **options)
+    assert found.exchange_bytes - found.reduce_bytes == 3 * 2 * 32 * 2 * 4  # for 30 nodes a device
+
+
 @pytest.mark.system
 def test_the_largest_part_is_measured(monkeypatch):
     """Its edges, in two graphs where `shard` takes them; what of them hides the exchange."""
@@ -194,7 +202,8 @@ def _params(config, dataset):
 def test_what_is_refused(capsys):
     dataset = toy()
     for options, devices, message in (
-        ({"num_neighbors": "2,2"}, [2], "plan: expected a run on the whole graph"),
+        ({"num_neighbors": "2,2"}, [2], "--num-neighbors: jaxgnn plan expected none, got 2,2"),
+        ({"task": "link"}, [2], "--task: jaxgnn plan expected node, got link"),
         ({}, [61], "--devices: expected at most 60, the nodes of the graph, got 61"),
         ({"sample_size": 4}, [2], "--sample-size: jaxgnn plan expected none: samples run on one"),
         ({"sample_rate": 0.5}, [2], "--sample-rate: jaxgnn plan expected none"),

@@ -234,5 +234,7 @@ def test_many_rows_are_a_multiple_of_128(layout):
     x = rng.standard_normal((40_000, 4)).astype(np.float32)
     close(sharded.gather(jax.jit(spmm)(sharded, sharded.scatter(x))), spmm(graph, x))
     options = {"partition": "block"} if layout == "rows" else {}
+    with pytest.raises(TypeError, match="in_graph_order: expected True or False, got 'no'"):
+        sharded.scatter_edges(np.ones(60_000), in_graph_order="no")
     few = shard(random_graph(999, 10)[0], mesh(2), **{layout: "x"}, **options)
     assert 999 <= few.num_senders < 1024

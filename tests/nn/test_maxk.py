@@ -115,6 +115,7 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: MLP([6, 3, 12], activation=MaxK(4), rngs=r), ValueError, "width 3 .* got 4"),
         (lambda r: annealed_k(0, 4, 8, 10), ValueError, "narrow: expected at most wide, 4, got 8"),
         (lambda r: annealed_k(0, 4, 2, 0), ValueError, "steps: expected at least 1, got 0"),
+        (lambda r: annealed_k(0, 4, 2, 2**31), ValueError, r"steps: expected fewer than 2\^31"),
         (lambda r: annealed_k(0, 4, 2.0, 3), TypeError, "narrow: .* got 2.0"),
     ],
 )

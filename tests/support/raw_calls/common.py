@@ -69,7 +69,9 @@ class Graph:
 Calls = dict[str, Callable[[Graph], Call]]
 
 CHUNKED = {"chunk_length": CHUNK_LENGTH}
-FREE = frozenset({"chunk_length"})  # any positive one: what is read stays within the row
+FREE = frozenset(
+    {"chunk_length"}
+)  # with no row beyond it, or with a table of chunks of this length
 BOOLEANS = {
     "self_loops",
     "by_senders",
