@@ -30,8 +30,10 @@ def test_the_generator_gives_the_published_words():
 
 
 def test_the_generator_s_header_is_free_of_platforms():
-    text = (ROOT / "common" / "philox.h").read_text()
-    assert re.findall(r"#include (\S+)", text) == ["<cstdint>"]
+    own = '"common/host_device.h"'
+    for name, included in (("philox", ["<cstdint>", own]), ("host_device", [])):
+        text = (ROOT / "common" / f"{name}.h").read_text()
+        assert re.findall(r"#include (\S+)", text) == included
 
 
 @pytest.mark.parametrize(("heads", "loops"), [(1, False), (9, False), (3, True)])
