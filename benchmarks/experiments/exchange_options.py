@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,14 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import graphs, plan, timing
-from benchmarks.harness.options import Options as SuiteOptions
+from benchmarks.harness import plan, timing
 from benchmarks.harness.record import write_records
 from benchmarks.harness.setting import Setting
-from benchmarks.harness.steps import load_arrays, save_features
-from benchmarks.harness.trace import Kernel, busy, gpu_kernels, keep_command_buffers
-from benchmarks.suites.training import widths
+from benchmarks.harness.trace import Kernel, busy, gpu_kernels
+from benchmarks.suites import scale
+from benchmarks.suites.training import with_input_layer
+from jaxgnn.train.compiler_options import RECORDED
 
-_RECORDED = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
 SETS: dict[str, dict[str, Any]] = {
     "default": {},
     # Independent work beside collectives, by an estimate of both.
@@ -36,7 +33,7 @@ SETS: dict[str, dict[str, Any]] = {
     # Copies between the GPUs of one host in place of NCCL's kernels.
     "copies": {"xla_gpu_use_memcpy_local_p2p": True},
     "concurrent": {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"},
-    "recorded": {"xla_gpu_enable_command_buffer": f"{_RECORDED},COLLECTIVES"},
+    "recorded": {"xla_gpu_enable_command_buffer": f"{RECORDED},COLLECTIVES"},
     "buffers": {"xla_gpu_enable_nccl_user_buffers": True},
     "channels": {"xla_gpu_nccl_p2p_max_nchannels": 32},
 }
@@ -76,21 +73,11 @@ class Options:
 def main() -> None:
     """Prints a row for each step and set of options."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
-    flags = os.environ.get("XLA_FLAGS", "")
-    flags += f" --xla_force_host_platform_device_count={options.devices}"
-    os.environ["XLA_FLAGS"] = flags
-    keep_command_buffers()
-    with tempfile.TemporaryDirectory() as workspace:
-        _run(options, Path(workspace))
+    with scale.stored(options.shape, options.scale, options.cache, options.devices) as graph:
+        _run(options, graph)
 
 
-def _run(options: Options, workspace: Path) -> None:
-    cache = options.cache or workspace
-    folder = graphs.store_all([options.shape], cache, options.scale)[options.shape]
-    facts = graphs.read_facts(folder)
-    sizes = widths(SuiteOptions("scale"))
-    save_features(workspace, facts, sizes)
-
+def _run(options: Options, graph: scale.Stored) -> None:
     import jax
 
     from benchmarks.ours.scale_step import Steps
@@ -99,8 +86,8 @@ def _run(options: Options, workspace: Path) -> None:
         raise SystemExit(f"exchange_options: {len(jax.devices())} of {options.devices} devices")
     chosen = {name: STEPS[name] for name in options.steps}
     windows = any(k is not None for k, _, _ in chosen.values())
-    steps = Steps(folder, windows, any(tiles for _, _, tiles in chosen.values()))
-    features, records = load_arrays(workspace / "features.npz"), []
+    steps = Steps(graph.folder, windows, any(tiles for _, _, tiles in chosen.values()))
+    records = []
     table = Table("ms of a step", "options", "step", "busy", "collectives", "exposed", "error")
     for name, (k, layout, tiles) in chosen.items():
         setting = Setting(
@@ -109,8 +96,8 @@ def _run(options: Options, workspace: Path) -> None:
             dtype=options.dtype,
             input_layer=k is not None,
         )
-        own = [*sizes[:-1], *sizes[-3:-1], sizes[-1]] if setting.input_layer else sizes
-        share = steps.prepare(setting, own, features, layout, options.devices, sent=False)
+        sizes = list(graph.widths if k is None else with_input_layer(graph.widths))
+        share = steps.prepare(setting, sizes, graph.features, layout, options.devices, sent=False)
         for given in options.sets:
             found = measure(share, SETS[given])
             records.append({"step": name, "devices": options.devices, "options": given, **found})
@@ -120,7 +107,7 @@ def _run(options: Options, workspace: Path) -> None:
             print(records[-1], flush=True)
     Console(width=160).print(table)
     if options.json is not None:
-        write_records(options.json, records, graphs=[facts])
+        write_records(options.json, records, graphs=[graph.facts])
 
 
 def measure(share: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import graphs, timing
-from benchmarks.harness.options import Options as SuiteOptions
+from benchmarks.harness import timing
 from benchmarks.harness.setting import Setting
-from benchmarks.harness.steps import load_arrays, save_features
-from benchmarks.harness.trace import gpu_kernels, keep_command_buffers
-from benchmarks.suites.training import widths
+from benchmarks.harness.trace import gpu_kernels
+from benchmarks.suites import scale
+from benchmarks.suites.training import with_input_layer
 
 _STEPS = 10
 
@@ -75,20 +72,11 @@ def _short(name: str) -> str:
 def main() -> None:
     """Prepares the steps, traces them and prints a table."""
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
-    flags = os.environ.get("XLA_FLAGS", "")
-    flags += f" --xla_force_host_platform_device_count={options.devices}"
-    os.environ["XLA_FLAGS"] = flags
-    keep_command_buffers()
-    with tempfile.TemporaryDirectory() as workspace:
-        _run(options, Path(workspace))
+    with scale.stored(options.shape, options.scale, options.cache, options.devices) as graph:
+        _run(options, graph)
 
 
-def _run(options: Options, workspace: Path) -> None:
-    cache = options.cache or workspace
-    folder = graphs.store_all([options.shape], cache, options.scale)[options.shape]
-    sizes = widths(SuiteOptions("scale"))
-    save_features(workspace, graphs.read_facts(folder), sizes)
-
+def _run(options: Options, graph: scale.Stored) -> None:
     import jax
 
     from benchmarks.ours.scale_step import Steps
@@ -100,14 +88,12 @@ def _run(options: Options, workspace: Path) -> None:
     own = options.model != "sage" or options.devices == 1
     with_input = options.k is not None or own
     setting = Setting("jaxgnn", options.model, options.k, options.dtype, input_layer=with_input)
-    if setting.input_layer:  # as the suite has it
-        sizes = [*sizes[:-1], *sizes[-3:-1], sizes[-1]]
-    steps = Steps(folder, options.k is not None)
-    features = load_arrays(workspace / "features.npz")
+    sizes = list(with_input_layer(graph.widths) if with_input else graph.widths)
+    steps = Steps(graph.folder, options.k is not None)
     columns: dict[str, tuple[float, dict[str, float]]] = {}
     layouts = [("one", 1, (0,)), ("rows", options.devices, options.parts)]
     for layout, count, parts in layouts[: 1 + (options.devices > 1)]:
-        share = steps.prepare(setting, sizes, features, layout, count, sent=False)
+        share = steps.prepare(setting, sizes, graph.features, layout, count, sent=False)
         for part in parts:
             seconds = functools.partial(share.seconds, part, device=device)
             ms = timing.measure(seconds, 5, batch_seconds=0.05).ms

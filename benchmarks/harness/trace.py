@@ -25,8 +25,12 @@ class Kernel(NamedTuple):
 def keep_command_buffers() -> None:
     """Before JAX is imported: XLA would else launch each kernel by itself while it is traced, and
     a GPU would wait for the host where it does not otherwise."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_enable_command_buffers_during_profiling=true".strip()
+    add_xla_flag("--xla_enable_command_buffers_during_profiling=true")
+
+
+def add_xla_flag(flag: str) -> None:
+    """For this process; before JAX starts."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
 
 
 def gpu_kernels(run: Callable[[], Any], device: str = "GPU") -> Iterator[Kernel]:

@@ -10,13 +10,15 @@ features also run over a graph with tiles, which parts by rows have none of.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +27,10 @@ from benchmarks.harness.job import Job, Unsupported, checked
 from benchmarks.harness.options import Options
 from benchmarks.harness.record import Record
 from benchmarks.harness.rows import Row, compare
-from benchmarks.harness.setting import Setting
+from benchmarks.harness.setting import Arrays, Setting
 from benchmarks.harness.steps import load_arrays, save_features
-from benchmarks.suites.training import widths
+from benchmarks.harness.trace import add_xla_flag, keep_command_buffers
+from benchmarks.suites.training import widths, with_input_layer
 
 BANDWIDTH = 370e9  # bytes a second that an H200 sends over NVLink
 DEVICES = (2, 4, 8)
@@ -80,6 +83,36 @@ def run(options: Options, record: Record, workspace: Path) -> None:
     record.save()
     for row in record.rows:
         record.say(describe(row))
+
+
+class Stored(NamedTuple):
+    """What the steps of a graph are made of.
+
+    Attributes:
+        folder: of the graph.
+        facts: about it.
+        widths: of the rows, without an input layer.
+        features: of its nodes, and labels.
+    """
+
+    folder: Path
+    facts: dict[str, Any]
+    widths: tuple[int, ...]
+    features: Arrays
+
+
+@contextlib.contextmanager
+def stored(shape: str, scale: float, cache: Path | None, devices: int) -> Iterator[Stored]:
+    """A graph for an experiment on these steps, in this process: before JAX starts, as it sets how
+    many devices are simulated, and that command buffers are traced as they run."""
+    add_xla_flag(f"--xla_force_host_platform_device_count={devices}")
+    keep_command_buffers()
+    with tempfile.TemporaryDirectory() as directory:
+        workspace = Path(directory)
+        folder = graphs.store_all([shape], cache or workspace, scale)[shape]
+        facts, sizes = graphs.read_facts(folder), widths(Options("scale"))
+        save_features(workspace, facts, sizes)
+        yield Stored(folder, facts, sizes, load_arrays(workspace / "features.npz"))
 
 
 def entries_of(options: Options) -> list[Entry]:
@@ -174,8 +207,8 @@ def _prepare(task: dict[str, Any], steps: Any, values: dict[str, Any]) -> Job | 
     """The job of an entry; that of the plan leaves a file."""
     entry, sizes, workspace = Entry(**values), list(task["widths"]), Path(task["workspace"])
     setting = Setting(entry.impl, k=entry.k, dtype=entry.dtype, input_layer=entry.k is not None)
-    if setting.input_layer:  # as the published script has it: all convolutions are hidden wide
-        sizes = [*sizes[:-1], *sizes[-3:-1], sizes[-1]]
+    if setting.input_layer:
+        sizes = list(with_input_layer(sizes))
     if entry.layout == _PLAN:
         layouts = [each for each in task["layouts"] if entry.k is None or each == "rows"]
         planned = steps.planned_ms(setting, sizes, task["counts"], layouts)

@@ -9,6 +9,7 @@ GPU ours with ReLU runs by rows, and over a graph with tiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import plan, steps
@@ -33,8 +34,14 @@ def run(options: Options, record: Record, workspace: Path) -> None:
 
 def widths(options: Options) -> tuple[int, ...]:
     """The widths of the rows before and after each layer, with its input layer if it has one."""
-    first, *hidden, last = QUICK_WIDTHS if options.quick else WIDTHS
-    return (first, *hidden, *(hidden[-2:] if options.models else ()), last)
+    found = QUICK_WIDTHS if options.quick else WIDTHS
+    return with_input_layer(found) if options.models else found
+
+
+def with_input_layer(widths: Sequence[int]) -> tuple[int, ...]:
+    """As the published script has it: a layer before and one behind convolutions that are all
+    hidden wide."""
+    return (*widths[:-1], *widths[-3:-1], widths[-1])
 
 
 def settings(options: Options) -> list[list[Setting]]:

@@ -73,3 +73,9 @@ def check_floats_fit(values: Any, name: str, what: str = "numbers") -> None:
     beyond = np.isfinite(values) & (np.abs(values) > np.finfo(kind).max)
     if beyond.any():
         raise ValueError(f"{name}: expected {what} within {kind}, got {values[beyond][0]}")
+
+
+def check_fits(values: Any, name: str) -> None:
+    """Raises if numbers of the host, of either kind, would not be the same as JAX's."""
+    check_integers_fit(values, name)
+    check_floats_fit(values, name)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Shaped
 
-from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_integers_fit
+from jaxgnn._core.arguments import check_fill_value, check_fits
 from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import _edge_list
@@ -126,8 +126,7 @@ def _union(
             f"data: expected {real} rows, one for each of the {what}, got {rows.shape[0]}"
         )
     check_fill_value(fill_value, rows.dtype)
-    check_integers_fit(rows, "data")
-    check_floats_fit(rows, "data")
+    check_fits(rows, "data")
     padding = np.full((size - real, *rows.shape[1:]), fill_value, rows.dtype)
     return device_array(np.concatenate([rows, padding]))
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_integers_fit
+from jaxgnn._core.arguments import check_fill_value, check_fits
 from jaxgnn._core.checks import choice, host_array
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph import _csr, _edge_list
@@ -289,8 +289,7 @@ def _chosen(kept: Array, values: Array, fill: Array) -> Array:
 def _rows(values: Any, name: str) -> Array:
     if isinstance(values, list | tuple):
         values = host_array(values, name)
-    check_integers_fit(values, name)
-    check_floats_fit(values, name)
+    check_fits(values, name)
     try:
         array = jnp.asarray(values)
     except (TypeError, ValueError) as error:  # strings

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 
-# What XLA records by default, and loops: https://openxla.org/xla/flags_guidance
-_WITH_LOOPS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+# What XLA records by default: https://openxla.org/xla/flags_guidance
+RECORDED = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
 
 
 def of_steps(*, counted: bool) -> dict[str, str | bool] | None:
@@ -29,7 +29,9 @@ def of_steps(*, counted: bool) -> dict[str, str | bool] | None:
     if jax.default_backend() != "gpu":
         return None
     options: dict[str, str | bool] = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-    return options if counted else options | {"xla_gpu_enable_command_buffer": _WITH_LOOPS}
+    if not counted:
+        options["xla_gpu_enable_command_buffer"] = f"{RECORDED},CONDITIONAL,WHILE"
+    return options
 
 
 def jit_steps(function: Callable[..., Any], *, static_argnums: Any, counted: bool) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxgnn._core import checks
-from jaxgnn._core.arguments import check_floats_fit, check_integers_fit
+from jaxgnn._core.arguments import check_fits, check_floats_fit
 from jaxgnn.data import GraphSet
 from jaxgnn.graph import Graph, _csr
 
@@ -162,8 +162,7 @@ def _data(items: Sequence[Any], name: str, counts: np.ndarray, of: str) -> np.nd
                 f"{of}, got {part.shape}"
             )
     joined = np.concatenate(parts)
-    check_integers_fit(joined, f"graphs: {name}")
-    check_floats_fit(joined, f"graphs: {name}")
+    check_fits(joined, f"graphs: {name}")
     return joined
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Shaped
 
 from jaxgnn._core import checks
-from jaxgnn._core.arguments import check_floats_fit, check_integers_fit
+from jaxgnn._core.arguments import check_fits
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.ops._sampling.custom import OwnMethod
 from jaxgnn.ops._sampling.sample_neighbors import METHODS, Method, hop_capacities, hop_sizes
@@ -249,8 +249,7 @@ def _rows(values: Any, name: str, num_nodes: int) -> Any:
     if values is None:
         return None
     if not isinstance(values, HostFeatures):
-        check_integers_fit(values, name)
-        check_floats_fit(values, name)
+        check_fits(values, name)
         values = checks.as_numbers(values, name)
     if len(values.shape) == 0 or values.shape[0] != num_nodes:
         raise ValueError(f"{name}: expected the shape ({num_nodes}, ...), got {values.shape}")
