@@ -206,7 +206,6 @@ Error csr_row_ids(Launch launch, AnyBuffer row_offsets, Result out) {
   check.integers(row_offsets, "row_offsets must be int32 or int64 [rows + 1]");
   check.that(count(row_offsets) >= 1, "row_offsets must have an element more than there are rows");
   check.vector(*out, xla::ffi::S32, dim(*out, 0), "the result must be int32 [edges]");
-  if (check.failed()) return check.error();
   CsrRowIdsArgs args{};
   args.rows.offsets = row_offsets.untyped_data();
   args.rows.wide_offsets = is_wide(row_offsets);

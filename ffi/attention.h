@@ -26,8 +26,7 @@ inline void take_common(Check& check, const RowOperands& rows, const EdgeOperand
   args.num_columns = num_columns;
   check.that(is_value_type(type), "values must be float32, bfloat16, float16 or float64");
   check.that(args.rows.num_rows == num_rows, "the rows must be the nodes of their end");
-  check.heads(args.heads, args.width);
-  check.that(args.width > 0, "there must be features");
+  check.features(args.heads, args.width);
   check.gathered(num_columns, args.rows.num_edges);
   check.optional_matrix(edges.edge_bias, sums, args.rows.num_edges, args.heads,
                         "edge_bias must be [edges, heads] of the accumulation type");
@@ -250,8 +249,7 @@ inline PairArgs take_pair(Check& check, const RowOperands& rows, const EdgeOpera
   take_common(check, rows, edges, type, receivers, by_senders ? senders : receivers,
               by_senders ? receivers : senders, args.attention);
   check.that(from.score == 0 || from.score == 1, "score must be 0 or 1");
-  check.heads(from.heads, from.score_width());
-  check.that(from.score_width() > 0, "there must be features");
+  check.features(from.heads, from.score_width());
   check.matrix(from.keys, type, senders, from.score_width(), "keys must be [senders, features]");
   check.matrix(from.queries, type, receivers, from.score_width(),
                "queries must have the keys' type and width");

@@ -110,6 +110,11 @@ class Check {
   void heads(int64_t heads, int64_t width) {
     that(heads > 0 && width % heads == 0, "the heads must divide the features");
   }
+  // The same of an operation whose kernels would write nothing without features.
+  void features(int64_t num_heads, int64_t width) {
+    heads(num_heads, width);
+    that(width > 0, "there must be features");
+  }
   // That there is something to gather from at the edges' other end.
   void gathered(int64_t rows, int64_t num_edges) {
     that(rows > 0 || num_edges == 0, "there are edges, but the gathered operand has no rows");

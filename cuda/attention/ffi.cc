@@ -26,8 +26,7 @@ AttentionArgs take_attention(Check& check, const Rows& rows, const AnyBuffer& x,
              "x must be float32, bfloat16 or float16");
   check.matrix(x, type, rows.num_rows, width, "x must have a row for each row of the graph");
   check.that(!rows.wide_columns, "the columns must be int32");
-  check.heads(heads, width);
-  check.that(width > 0, "there must be features");
+  check.features(heads, width);
   if (check.failed()) return args;
   const int64_t head_bytes = width / heads * bytes;
   check.that(head_bytes % 16 == 0 && head_bytes <= 16 * kMaxCosineVectors,
