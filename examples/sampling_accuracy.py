@@ -369,7 +369,8 @@ def _batches_table(groups: Groups) -> str:
                 settings = row["settings"]
                 kind = f"{settings['num_neighbors']} × {settings['batch_size']}"
                 lines.append([name, model, kind, _mean(whole), _compared(row, whole)])
-    return _markdown(["data", "model", "neighbors × seeds", "full batch", "mini-batches"], lines)
+    columns = ["data", "model", "neighbors × batch size", "full batch", "mini-batches"]
+    return _markdown(columns, lines)
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:

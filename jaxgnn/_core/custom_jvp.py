@@ -100,7 +100,10 @@ def _transpose(
     """Of a function that is linear in one operand: its derivative by that, at 0."""
     unknown = [i for i, argument in enumerate(args) if ad.is_undefined_primal(argument)]
     if len(unknown) != 1 or unknown[0] < num_fixed:
-        raise NotImplementedError("jax.linear_transpose: expected a function that is linear")
+        raise NotImplementedError(
+            "jax.linear_transpose: expected one of the operations that are linear in every operand "
+            "(docs/architecture.md), as a function of one; others have jax.vjp"
+        )
     (which,) = unknown
 
     def of_operand(value: Any) -> list[Any]:

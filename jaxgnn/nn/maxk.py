@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -171,12 +173,12 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
     $$k(t) = \mathrm{round}(\mathrm{wide} + (\mathrm{narrow} - \mathrm{wide}) \min(t / T, 1))$$
 
     Args:
-        step: $t$, which may be traced.
+        step: $t$, an integer, which may be traced; from $T$ on as $T$, below 0 as 0.
         wide, narrow: the first and the last number of entries.
         steps: $T$, the step from which on it is `narrow`.
 
     Raises:
-        TypeError: a count is no integer.
+        TypeError: a count or the step is no integer.
         ValueError: a count is below 1, `steps` from 2^31 on, or `narrow` above `wide`.
     """
     wide = count(wide, "wide", "entries to keep")
@@ -190,7 +192,16 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
     # of two counts need not fit in 32 bits.
     fewer = np.arange(1, wide - narrow + 1)
     first = -((steps // 2 - fewer * steps) // max(wide - narrow, 1))
-    done = jnp.clip(jnp.asarray(step, jnp.int32), 0, steps)
+    step = unwrap(step)
+    if not isinstance(step, jax.Array):
+        step = checks.integer(step, "step", -sys.maxsize, sys.maxsize)
+        step = jnp.int32(min(max(step, 0), steps))
+    elif step.ndim or not jnp.issubdtype(step.dtype, jnp.integer):
+        raise TypeError(f"step: expected an integer, got {step.dtype}{list(step.shape)}")
+    # Before it is cast: a step of 64 bits, or unsigned, may be beyond int32. One of 8 bits may have
+    # no number of `steps`.
+    most = min(steps, int(jnp.iinfo(step.dtype).max))
+    done = jnp.clip(step, 0, most).astype(jnp.int32)
     return wide - jnp.searchsorted(jnp.asarray(first, jnp.int32), done, side="right")
 
 

@@ -187,6 +187,21 @@ def test_large_scores_and_masks(impl):
     assert all(np.all(np.isfinite(g)) for g in (dq, dk, dv, dbias))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("impl", ["kernel", "jax"])
+def test_a_scale_for_each_head_is_not_rounded_into_rows_of_16_bits(graph, dtype, impl):
+    q, k, v, _, _ = draw_operands(graph, 2, 8, 4, dtype)
+    q, k = 300 * q, k / 3000  # the queries times the scale are beyond float16
+    key_scale = jnp.arange(2.0 * graph.num_senders).reshape(-1, 2) / graph.num_senders
+    attend = functools.partial(dot_attention, graph, q, k, v, impl=impl)
+
+    for scales in (None, key_scale):
+        each = gradients(lambda s, c=scales: attend(scale=s, key_scale=c), (jnp.full(2, 300.0),))
+        out = attend(scale=jnp.full(2, 300.0), key_scale=scales)
+        np.testing.assert_allclose(out, attend(scale=300.0, key_scale=scales), rtol=1e-2, atol=1e-3)
+        assert np.isfinite(each[0]).all()
+
+
 def test_vmap_is_one_call_on_more_heads(graph):
     q, k, v, bias, _ = draw_operands(graph, 2, 3, 4)
     k = jnp.stack([k, 2 * k, -k])

@@ -117,6 +117,8 @@ def test_gin_keeps_relu_in_its_perceptrons_unless_told_otherwise():
         (lambda r: annealed_k(0, 4, 2, 0), ValueError, "steps: expected at least 1, got 0"),
         (lambda r: annealed_k(0, 4, 2, 2**31), ValueError, r"steps: expected fewer than 2\^31"),
         (lambda r: annealed_k(0, 4, 2.0, 3), TypeError, "narrow: .* got 2.0"),
+        (lambda r: annealed_k("3", 4, 2, 3), TypeError, "step: expected an integer, got str"),
+        (lambda r: annealed_k(jnp.ones(2), 4, 2, 3), TypeError, r"step: .* got float32\[2\]"),
     ],
 )
 def test_bad_arguments_are_named(create, error, message):
@@ -138,6 +140,9 @@ def test_the_schedule_is_linear_and_ends():
     # Of steps whose number times that of the entries is above 2^31.
     long = [int(annealed_k(step, 1024, 1, 10**7)) for step in (0, 10**6, 3 * 10**6, 10**7)]
     assert long == [1024, 922, 717, 1]
+    # Steps that int32 does not hold, and a dtype that does not hold `steps`.
+    beyond = (np.int64(2**31), 2**40, jnp.uint32(2**31), -(2**40), jnp.int8(100))
+    assert [int(annealed_k(step, 32, 8, 1000)) for step in beyond] == [8, 8, 8, 32, 30]
 
 
 def test_annealed_k_equals_a_narrower_maxk_without_compiling_again():

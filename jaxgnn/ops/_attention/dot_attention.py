@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -85,7 +86,7 @@ def dot_attention(
         edge_bias: added to the scores, `[num_edges, heads]` in the graph's edge order, not the
             user's (`Graph.sort_edge_data`).
         scale: a number, or one for each head as an array, which has a derivative and is multiplied
-            into `q`; $1 / \sqrt{F}$ if not given.
+            into `q`, or where `q` has 16 bits into `key_scale`; $1 / \sqrt{F}$ if not given.
         key_scale: of the keys, `[num_senders, heads]`. Keys that are multiples of the values, as
             where scores are cosines, are then the array `v` itself.
         dropout_rate: share of the weights dropped, at least 0 and below 1.
@@ -178,7 +179,12 @@ def dot_arguments(
         if scale.shape != k.shape[1:2]:
             raise ValueError(f"scale: expected a number or {k.shape[1:2]}, got {scale.shape}")
         dtype, dot_scale = accumulation_dtype(q.dtype), 1.0
-        q = (q.astype(dtype) * scale.astype(dtype)[None, :, None]).astype(q.dtype)
+        scale = scale.astype(dtype)[None]
+        if q.dtype == dtype:
+            q = q * scale[:, :, None]
+        else:  # 16 bits would round the product, and may overflow
+            each = jnp.broadcast_to(scale, (k.shape[0], k.shape[1]))
+            key_scale = each if key_scale is None else key_scale * scale
     elif scale is not None:
         dot_scale = checks.number(scale, "scale", -math.inf, math.inf)
     nodes = Nodes(q, k, v, None, key_scale)
