@@ -37,9 +37,9 @@ def compare(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.train import compare as compare_runs
-    from jaxgnn.train.comparison import SUFFIXES
-    from jaxgnn.train.display import print_line
-    from jaxgnn.train.predictions import check_suffix
+    from jaxgnn.train.reports.comparison import SUFFIXES
+    from jaxgnn.train.reports.display import print_line
+    from jaxgnn.train.trained.predictions import check_suffix
 
     output = None if options.output is None else Path(options.output)
     if output is not None:
@@ -55,7 +55,7 @@ def print_comparison(comparison: Comparison) -> None:
     """A table of the finished runs, and the names of the others."""
     from rich.console import Console
 
-    from jaxgnn.train.display import comparison_table, print_line
+    from jaxgnn.train.reports.display import comparison_table, print_line
 
     console = Console()
     if comparison.rows:

@@ -30,7 +30,7 @@ def download(arguments: list[str]) -> None:
 
     from jaxgnn.data import download as fetch
     from jaxgnn.data.downloads import SOURCES
-    from jaxgnn.train.display import print_line
+    from jaxgnn.train.reports.display import print_line
 
     directory = fetch(options.name, options.root)
     source = SOURCES[options.name]

@@ -18,7 +18,7 @@ from jaxgnn_cli.output import print_error
 from jaxgnn_cli.status import UsageError
 
 if TYPE_CHECKING:
-    from jaxgnn.train.options import FeaturesOn
+    from jaxgnn.train.settings.options import FeaturesOn
 
 _CHECKED_ROWS = 1000
 
@@ -236,7 +236,7 @@ def _run(
     import jax
 
     from jaxgnn import sage_embedding
-    from jaxgnn.train.machine import peak_memory
+    from jaxgnn.train.process.machine import peak_memory
     from jaxgnn_cli.embed_check import check_embedding
 
     key = jax.random.key(options.rand_seed)

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import tyro
 
-from jaxgnn.train.options import FeaturesOn
+from jaxgnn.train.settings.options import FeaturesOn
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
 from jaxgnn_cli.values import check_between, integers

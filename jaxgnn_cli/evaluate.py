@@ -26,9 +26,9 @@ def _score(options: EvaluateOptions) -> None:
     from rich.console import Console
 
     from jaxgnn.train import evaluate_scores
-    from jaxgnn.train.display import print_line, scores_table
-    from jaxgnn.train.records import make_directory, write_json
-    from jaxgnn.train.recovery import memory_errors
+    from jaxgnn.train.process.recovery import memory_errors
+    from jaxgnn.train.reports.display import print_line, scores_table
+    from jaxgnn.train.reports.records import make_directory, write_json
 
     output = None if options.output is None else Path(options.output)
     with memory_errors():
@@ -57,10 +57,10 @@ def _measure(options: EvaluateOptions) -> None:
 
     from jaxgnn.train import evaluate as measure
     from jaxgnn.train import restore_run, saved_config
-    from jaxgnn.train.display import evaluation_table, print_line
-    from jaxgnn.train.model import check_samples
-    from jaxgnn.train.records import make_directory, write_json
-    from jaxgnn.train.recovery import memory_errors
+    from jaxgnn.train.process.recovery import memory_errors
+    from jaxgnn.train.reports.display import evaluation_table, print_line
+    from jaxgnn.train.reports.records import make_directory, write_json
+    from jaxgnn.train.steps.model import check_samples
 
     directory = Path(options.run)
     config = saved_config(directory, "RUN")
@@ -88,12 +88,12 @@ def _measure(options: EvaluateOptions) -> None:
 
 def _plot(console: Any, path: Path, evaluation: dict[str, Any]) -> None:
     """Draws the evaluation; without a disk that takes the plot, goes on without it."""
-    from jaxgnn.train.display import print_line
-    from jaxgnn.train.recovery import describe
+    from jaxgnn.train.process.recovery import describe
+    from jaxgnn.train.reports.display import print_line
 
     try:
         # Matplotlib writes a cache of fonts when it is imported.
-        from jaxgnn.train.evaluation_plot import save_evaluation_plot
+        from jaxgnn.train.trained.evaluation_plot import save_evaluation_plot
 
         save_evaluation_plot(path, evaluation)
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxgnn.train.options import option
+from jaxgnn.train.settings.options import option
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
 from jaxgnn_cli.values import check_between, choices, integers, shares
@@ -86,7 +86,7 @@ class EvaluateOptions:
         Raises:
             UsageError: a list has something else than it may.
         """
-        from jaxgnn.train.evaluation import STRATEGIES, InferenceSample
+        from jaxgnn.train.trained.evaluation import STRATEGIES, InferenceSample
 
         strategies = _STRATEGIES if self.strategy is None else self.strategy
         sizes = _SIZES if self.sample_size is None else self.sample_size

@@ -64,8 +64,8 @@ def export(arguments: list[str]) -> None:
     from rich.console import Console
 
     import jaxgnn
-    from jaxgnn.train.display import print_line
-    from jaxgnn.train.recovery import memory_errors
+    from jaxgnn.train.process.recovery import memory_errors
+    from jaxgnn.train.reports.display import print_line
 
     links = is_link_run(options.run)
     with memory_errors():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jaxgnn.data import GraphSet, NodeDataset, PlainGraph
     from jaxgnn.train import TrainConfig
-    from jaxgnn.train.estimate import Estimate
+    from jaxgnn.train.planning.estimate import Estimate
 
 
 def info(arguments: list[str]) -> None:
@@ -60,12 +60,12 @@ def _info_of_model(arguments: list[str]) -> None:
     from jaxgnn.data import load
     from jaxgnn.data.directions import load_undirected
     from jaxgnn.train import ConfigError, Recovery
-    from jaxgnn.train.estimate import estimate
-    from jaxgnn.train.graph_problem import GraphProblem
-    from jaxgnn.train.graph_step import lower_graphs
-    from jaxgnn.train.loop import lower
-    from jaxgnn.train.problem import make_problem
-    from jaxgnn.train.runner import describe_activation, describe_kernels
+    from jaxgnn.train.loop.epochs import lower
+    from jaxgnn.train.planning.estimate import estimate
+    from jaxgnn.train.problems.graph_problem import GraphProblem
+    from jaxgnn.train.problems.graph_step import lower_graphs
+    from jaxgnn.train.problems.problem import make_problem
+    from jaxgnn.train.runs.runner import describe_activation, describe_kernels
     from jaxgnn_cli import info_maxk
     from jaxgnn_cli.options import names_a_dataset, parse_train
 
@@ -112,7 +112,7 @@ def _info_of_model(arguments: list[str]) -> None:
 
 
 def _add_estimate(table: Table, guess: Estimate, what: str) -> None:
-    """What `jaxgnn.train.estimate` says of a step."""
+    """What `jaxgnn.train.planning.estimate` says of a step."""
     if guess.peak_bytes:
         held = f"{guess.argument_bytes / 1e6:,.1f} MB of data, parameters and optimizer"
         table.add_row(f"memory of {what}", f"{guess.peak_bytes / 1e6:,.1f} MB, with {held}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jaxgnn import Graph
     from jaxgnn.train import TrainConfig
-    from jaxgnn.train.step import Program
+    from jaxgnn.train.steps.step import Program
 
 _LAYER = re.compile(r"layer_(\d+)_(\w+)")
 _SPARSE, _DENSE = "jaxgnn.maxk_spmm", "jaxgnn.cbsr_to_dense"

@@ -77,7 +77,7 @@ def estimates(graph: Graph, seconds: float, config: TrainConfig | None) -> list[
             `--edge-weights` also with weights.
     """
     from jaxgnn import tiles
-    from jaxgnn.train import tiling
+    from jaxgnn.train.steps import tiling
 
     if config is not None and tiling.of_attention(config):
         assert graph.tiles is not None
@@ -111,8 +111,8 @@ def _engines(guess: tiles.Estimate, seconds: float) -> str:
 
 
 def _in_training(graph: Graph, config: TrainConfig) -> str:
-    """Whether a run has tiles: see `jaxgnn.train.tiling`."""
-    from jaxgnn.train import tiling
+    """Whether a run has tiles: see `jaxgnn.train.steps.tiling`."""
+    from jaxgnn.train.steps import tiling
 
     if not tiling.serves(config):
         return "no: not with these options"

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import tyro
 
-from jaxgnn.train.choose_k import automatic
-from jaxgnn.train.config import HEAD_K_AUTO, TrainConfig
-from jaxgnn.train.options import ConfigError, option
-from jaxgnn.train.presets import preset
-from jaxgnn.train.records import read_config
-from jaxgnn.train.saved_settings import check_same_settings, from_settings
+from jaxgnn.train.reports.records import read_config
+from jaxgnn.train.runs.choose_k import automatic
+from jaxgnn.train.settings.config import HEAD_K_AUTO, TrainConfig
+from jaxgnn.train.settings.options import ConfigError, option
+from jaxgnn.train.settings.presets import preset
+from jaxgnn.train.settings.saved_settings import check_same_settings, from_settings
 from jaxgnn_cli.status import UsageError
 
 _AUTO = {"--k": "0", "--head-k": str(HEAD_K_AUTO)}

@@ -63,8 +63,8 @@ def partition(arguments: list[str]) -> None:
     from jaxgnn import distributed
     from jaxgnn.data import GraphSet, load, partition_arrays
     from jaxgnn.data.directions import load_undirected
-    from jaxgnn.train.machine import peak_memory
-    from jaxgnn.train.records import make_directory
+    from jaxgnn.train.process.machine import peak_memory
+    from jaxgnn.train.reports.records import make_directory
 
     for name, methods in (("passes", ("stream",)), ("seed", ("stream", "metis"))):
         given = getattr(options, name) != getattr(PartitionOptions, name)

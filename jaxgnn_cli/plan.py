@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxgnn.train.config import TrainConfig
+from jaxgnn.train.settings.config import TrainConfig
 from jaxgnn_cli.options import Options, parse_planned
 from jaxgnn_cli.status import UsageError
 
@@ -57,8 +57,8 @@ def plan(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.train import plan as plan_of
-    from jaxgnn.train.planning import LAYOUTS
-    from jaxgnn.train.recovery import memory_errors
+    from jaxgnn.train.planning.plan import LAYOUTS
+    from jaxgnn.train.process.recovery import memory_errors
 
     if options.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
@@ -88,8 +88,8 @@ def _print(console: Any, options: PlanOptions, plans: list[Any]) -> None:
     from rich.text import Text
 
     from jaxgnn._core.text import printable
-    from jaxgnn.train.display import print_line
-    from jaxgnn.train.machine import describe_device
+    from jaxgnn.train.process.machine import describe_device
+    from jaxgnn.train.reports.display import print_line
 
     title = f"{options.model} on {options.dataset}, {options.bandwidth:g} GB/s between devices"
     table = Table(title=Text(printable(title)), title_justify="left")

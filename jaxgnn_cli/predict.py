@@ -45,9 +45,9 @@ def predict(arguments: list[str]) -> None:
 
     from jaxgnn.train import predict as predictions_of
     from jaxgnn.train import predict_links, read_pairs, saved_config
-    from jaxgnn.train.display import print_line
-    from jaxgnn.train.predictions import check_suffix
-    from jaxgnn.train.recovery import memory_errors
+    from jaxgnn.train.process.recovery import memory_errors
+    from jaxgnn.train.reports.display import print_line
+    from jaxgnn.train.trained.predictions import check_suffix
 
     output = Path(options.output)
     check_suffix(output, "--output")

@@ -24,7 +24,7 @@ def train(arguments: list[str]) -> None:
     import jax
 
     from jaxgnn.train import Recovery, keep_freed_memory
-    from jaxgnn.train.folds import check_folds
+    from jaxgnn.train.runs.folds import check_folds
 
     if folds:
         check_folds(config, folds)
@@ -68,7 +68,7 @@ def _run_with_others(config: TrainConfig, recovery: Recovery, interrupts: Watch)
     import jax
 
     from jaxgnn.train import DivergenceError
-    from jaxgnn.train.processes import HEARTBEAT_SECONDS, connect, disconnect
+    from jaxgnn.train.process.processes import HEARTBEAT_SECONDS, connect, disconnect
     from jaxgnn_cli.lost import watch_processes
 
     with watch_processes() as lost:

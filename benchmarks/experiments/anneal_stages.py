@@ -30,8 +30,8 @@ from benchmarks.harness import graphs
 from benchmarks.harness.record import write_records
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.train import TrainConfig, build
-from jaxgnn.train.node_problem import make_task
-from jaxgnn.train.stages import compile_program, stage_widths
+from jaxgnn.train.loop.stages import compile_program, stage_widths
+from jaxgnn.train.problems.node_problem import make_task
 
 STAGES, STEPS, NARROW, RELU = "stages", "step by step", "k from the start", "ReLU"
 

@@ -126,8 +126,8 @@ def step_cases(options: Options) -> dict[str, Callable[[], Any]]:
     """A training step, each from its own state."""
     from jaxgnn.data import NodeDataset, Split, benchmark_graph
     from jaxgnn.train import TrainConfig, build
-    from jaxgnn.train.estimate import one_step
-    from jaxgnn.train.node_problem import make_task
+    from jaxgnn.train.planning.estimate import one_step
+    from jaxgnn.train.problems.node_problem import make_task
 
     graph = benchmark_graph(options.shape, options.scale).to_graph()
     rng, nodes = np.random.default_rng(0), graph.num_nodes

@@ -24,7 +24,7 @@ from benchmarks.harness.setting import Setting
 from benchmarks.harness.trace import Kernel, busy, gpu_kernels
 from benchmarks.suites import scale
 from benchmarks.suites.training import with_input_layer
-from jaxgnn.train.compiler_options import RECORDED
+from jaxgnn.train.loaders.compiler_options import RECORDED
 
 SETS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -17,8 +17,8 @@ import numpy as np
 from jaxgnn import metrics, transform
 from jaxgnn.graph import Graph
 from jaxgnn.train import Best, Compiled, LinkData, Progress, Recovery, TrainConfig, train
-from jaxgnn.train.loop import copy
-from jaxgnn.train.problem import load_link_data, make_problem
+from jaxgnn.train.loop.epochs import copy
+from jaxgnn.train.problems.problem import load_link_data, make_problem
 
 
 def ours(config: TrainConfig, data: LinkData) -> float:

@@ -29,7 +29,7 @@ from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import Graph
 from jaxgnn.nn import GAT, GCN, GraphSAGE
-from jaxgnn.train.compiler_options import of_steps
+from jaxgnn.train.loaders.compiler_options import of_steps
 
 _FEATURES, _CLASSES = 500, 7
 _MODELS = {

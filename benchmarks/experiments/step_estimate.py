@@ -99,8 +99,8 @@ def prepare(case: str, options: Options) -> tuple[Any, Any, Any]:
     """The program of a case, the state it starts from, and what it trains on."""
     from jaxgnn.data import NodeDataset, Split, benchmark_graph
     from jaxgnn.train import Recovery, TrainConfig, build
-    from jaxgnn.train.node_problem import make_task
-    from jaxgnn.train.problem import make_problem
+    from jaxgnn.train.problems.node_problem import make_task
+    from jaxgnn.train.problems.problem import make_problem
 
     if options.data is not None:
         settings = dict(DATA[case])
@@ -143,7 +143,7 @@ def measure(case: str, options: Options) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from jaxgnn.train.estimate import estimate, one_step
+    from jaxgnn.train.planning.estimate import estimate, one_step
 
     clock = time.process_time if options.processor_time else time.perf_counter
     program, state, task = prepare(case, options)

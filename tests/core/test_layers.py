@@ -29,6 +29,17 @@ FAMILIES = [
     Layer("_aggregation"),
     Layer("_core"),
 ]
+# Training: what runs, what they would take and what they left stand on the same problems.
+TRAINING = [
+    Layer("trained"),
+    Layer("runs", "planning", independent=True),
+    Layer("problems"),
+    Layer("loop"),
+    Layer("reports"),
+    Layer("steps", "process", independent=True),
+    Layer("loaders"),
+    Layer("settings"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +53,7 @@ def test_the_rules_name_every_package(imports):
 
     assert children("jaxgnn") == {name for layer in LAYERS for name in layer.module_tails}
     assert children("jaxgnn.ops") == {name for layer in FAMILIES for name in layer.module_tails}
+    assert children("jaxgnn.train") == {name for layer in TRAINING for name in layer.module_tails}
 
 
 def test_no_import_cycles(imports):
@@ -55,7 +67,9 @@ def test_no_import_cycles(imports):
 
 
 @pytest.mark.parametrize(
-    ("container", "layers"), [("jaxgnn", LAYERS), ("jaxgnn.ops", FAMILIES)], ids=["all", "ops"]
+    ("container", "layers"),
+    [("jaxgnn", LAYERS), ("jaxgnn.ops", FAMILIES), ("jaxgnn.train", TRAINING)],
+    ids=["all", "ops", "train"],
 )
 def test_layers_import_from_below_alone(imports, container, layers):
     # A package's __init__ re-exports: what imports it need not import all that it re-exports.

@@ -197,8 +197,8 @@ def test_names_of_features_and_a_table_that_is_missing(tmp_path):
 def test_weights_that_a_run_does_not_use(tmp_path):
     pytest.importorskip("orbax.checkpoint")
     from jaxgnn.train import TrainConfig
-    from jaxgnn.train.problem import make_problem
-    from jaxgnn.train.recovery import Recovery
+    from jaxgnn.train.problems.problem import make_problem
+    from jaxgnn.train.process.recovery import Recovery
 
     config = TrainConfig(dataset=str(write(tmp_path)), hidden=4).check()
     described = make_problem(config, None, Recovery()).describe()

@@ -11,7 +11,7 @@ from jaxgnn.distributed import partition, shard
 from jaxgnn.distributed._choose_partition import choose_owners, choose_partition
 from jaxgnn.graph._tile_rule import estimate
 from jaxgnn.train import TrainConfig
-from jaxgnn.train.sharded import shard_graph
+from jaxgnn.train.steps.sharded import shard_graph
 
 pytestmark = [
     pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built"),

@@ -10,10 +10,11 @@ import pytest
 from jaxgnn import Graph, distributed, gat_attention, maxk, sddmm
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import partition_arrays
-from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan, plan_rates
-from jaxgnn.train.node_problem import choose_split, make_task
-from jaxgnn.train.plan_graphs import Recorder, aggregations
-from jaxgnn.train.sharded import column_devices, shard_graph
+from jaxgnn.train import ConfigError, TrainConfig, build, lower, plan
+from jaxgnn.train.planning import plan_rates
+from jaxgnn.train.planning.plan_graphs import Recorder, aggregations
+from jaxgnn.train.problems.node_problem import choose_split, make_task
+from jaxgnn.train.steps.sharded import column_devices, shard_graph
 from jaxgnn_cli.status import run_command
 from tests.support.sharded_steps import sent_in_a_step
 from tests.support.training import toy

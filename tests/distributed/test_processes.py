@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jaxgnn.train import ConfigError, TrainConfig, run
-from jaxgnn.train.processes import _check_port, connect, describe_difference
-from jaxgnn.train.stall import Watchdog, before_the_run, describe
+from jaxgnn.train.process.processes import _check_port, connect, describe_difference
+from jaxgnn.train.process.stall import Watchdog, before_the_run, describe
 from jaxgnn_cli.lost import lost_process
 from tests.support.processes import run_python
 from tests.support.small_sets import weighted_tables

@@ -14,10 +14,11 @@ from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph, sage_embedding, sample_neighbors, sampled_edges, sampled_spmm
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.train import ConfigError, TrainConfig, build, run, sharded
-from jaxgnn.train.loop import Compiled
-from jaxgnn.train.node_problem import make_task
-from jaxgnn.train.step import _own_keys
+from jaxgnn.train import ConfigError, TrainConfig, build, run
+from jaxgnn.train.loop.epochs import Compiled
+from jaxgnn.train.problems.node_problem import make_task
+from jaxgnn.train.steps import sharded
+from jaxgnn.train.steps.step import _own_keys
 from tests.distributed.test_sharded_runs import losses
 from tests.support.processes import run_python
 from tests.support.strategies import skewed_graph

@@ -15,9 +15,9 @@ from jaxgnn.data import DataError, load, partition_arrays
 from jaxgnn.data.partitioned import partition_nodes
 from jaxgnn.graph import Graph
 from jaxgnn.train import ConfigError, Recovery, TrainConfig, load_run, run
-from jaxgnn.train.problem import make_problem
-from jaxgnn.train.records import fingerprint
-from jaxgnn.train.sharded import devices_of_a_part
+from jaxgnn.train.problems.problem import make_problem
+from jaxgnn.train.reports.records import fingerprint
+from jaxgnn.train.steps.sharded import devices_of_a_part
 from tests.support.processes import run_python
 from tests.support.training import NODES, toy
 

@@ -23,7 +23,8 @@ from jaxgnn import Graph
 from jaxgnn.distributed import Partition, load_sharded, shard
 from jaxgnn.distributed._placement import to_host
 from jaxgnn.nn import GraphSAGE
-from jaxgnn.train import ConfigError, TrainConfig, processes
+from jaxgnn.train import ConfigError, TrainConfig
+from jaxgnn.train.process import processes
 from tests.distributed.eight_devices.models import EACH_BY_ROWS, check_models
 
 NODES, EDGES = 37, 150

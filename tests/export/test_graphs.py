@@ -12,7 +12,7 @@ from flax import nnx
 from jaxgnn import Graph, batch, export, readout
 from jaxgnn.data import DataError
 from jaxgnn.train import GraphSetDescription, LoadedGraphRun, Progress, TrainConfig
-from jaxgnn.train.graph_model import build_graphs
+from jaxgnn.train.problems.graph_model import build_graphs
 from tests.support.exports import COUNTS, FEATURES, PLATFORM
 from tests.train.test_graph_task import graph_set
 

@@ -12,7 +12,7 @@ from jaxgnn import export
 from jaxgnn.data import DataError
 from jaxgnn.nn import DotDecoder
 from jaxgnn.train import LinkDescription, LoadedLinkRun, Progress, TrainConfig
-from jaxgnn.train.links import build_links
+from jaxgnn.train.problems.links import build_links
 from tests.support.exports import (
     COUNTS,
     EDGES,

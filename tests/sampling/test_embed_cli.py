@@ -92,7 +92,7 @@ def test_features_on_the_host_need_a_cpu_backend(monkeypatch, capsys):
     def none():
         raise RuntimeError("features: expected JAX's CPU backend, got none: of a test")
 
-    monkeypatch.setattr("jaxgnn.train.host_features.cpu_device", none)
+    monkeypatch.setattr("jaxgnn.train.loaders.host_features.cpu_device", none)
     message = refused(capsys, "graph.mtx", "--features-on", "host")
     assert message == "jaxgnn: --features-on: expected JAX's CPU backend, got none: of a test\n"
 

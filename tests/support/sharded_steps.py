@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxgnn.distributed import shard
 from jaxgnn.train import build
-from jaxgnn.train.node_problem import choose_split, make_task
+from jaxgnn.train.problems.node_problem import choose_split, make_task
 
 _SIZES = {"f32": 4, "u8": 1}
 

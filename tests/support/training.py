@@ -18,7 +18,7 @@ from jaxgnn.train import (
     build,
     train,
 )
-from jaxgnn.train.loop import copy
+from jaxgnn.train.loop.epochs import copy
 
 NODES = 60
 SMALL = TrainConfig(hidden=8, epochs=8, patience=0, dropout=0.3)

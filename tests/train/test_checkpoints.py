@@ -15,7 +15,7 @@ from jaxgnn.train import (
     Checkpoints,
     Progress,
 )
-from jaxgnn.train.records import MetricsLog, fingerprint, read_rows
+from jaxgnn.train.reports.records import MetricsLog, fingerprint, read_rows
 from tests.support.training import NODES, prepare, toy
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.train import ConfigError, TrainConfig, build, run
-from jaxgnn.train.choose_k import Trial, candidates, choose
-from jaxgnn.train.config import HEAD_K_AUTO
-from jaxgnn.train.display import trials_table
-from jaxgnn.train.node_problem import choose_split, make_task
+from jaxgnn.train.problems.node_problem import choose_split, make_task
+from jaxgnn.train.reports.display import trials_table
+from jaxgnn.train.runs.choose_k import Trial, candidates, choose
+from jaxgnn.train.settings.config import HEAD_K_AUTO
 from jaxgnn_cli.options import parse_train
 from tests.support.training import toy
 
@@ -52,7 +52,7 @@ def test_a_run_with_it(tmp_path, monkeypatch):
     arguments = ["--resume", str(tmp_path / "run"), "--activation", "maxk", "--k", "auto"]
     assert parse_train([*arguments, "--k-epochs", "4"]).k == chosen["k"]
     # A directory in use is refused before anything is tried.
-    monkeypatch.setattr("jaxgnn.train.choose_k.try_all", None)
+    monkeypatch.setattr("jaxgnn.train.runs.choose_k.try_all", None)
     with pytest.raises(ConfigError, match="run is not empty; continue its run with --resume"):
         run(TrainConfig(**vars(config) | {"run_directory": str(tmp_path / "run")}), dataset=toy())
     monkeypatch.undo()

@@ -11,8 +11,8 @@ import pytest
 import jaxgnn
 from jaxgnn.nn import MODELS
 from jaxgnn.train import ConfigError, TrainConfig
-from jaxgnn.train.options import option
-from jaxgnn.train.runner import describe_activation
+from jaxgnn.train.runs.runner import describe_activation
+from jaxgnn.train.settings.options import option
 from jaxgnn_cli import main
 from jaxgnn_cli.options import parse_train
 from tests.support.processes import run_python, start

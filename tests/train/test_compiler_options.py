@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgnn.train.compiler_options import jit_steps, of_steps
+from jaxgnn.train.loaders.compiler_options import jit_steps, of_steps
 
 
 def total(count: int, x: jax.Array, end: jax.Array) -> jax.Array:

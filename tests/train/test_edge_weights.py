@@ -27,14 +27,14 @@ from jaxgnn.train import (
     run,
     train_seeds,
 )
-from jaxgnn.train.edge_weights import edge_weights_of
-from jaxgnn.train.model import WEIGHTED_MODELS, build_model
-from jaxgnn.train.node_problem import make_task, prepared
-from jaxgnn.train.problem import make_problem
-from jaxgnn.train.records import fingerprint
-from jaxgnn.train.recovery import Recovery
-from jaxgnn.train.saved_settings import from_settings
-from jaxgnn.train.tiling import serves
+from jaxgnn.train.problems.node_problem import make_task, prepared
+from jaxgnn.train.problems.problem import make_problem
+from jaxgnn.train.process.recovery import Recovery
+from jaxgnn.train.reports.records import fingerprint
+from jaxgnn.train.settings.saved_settings import from_settings
+from jaxgnn.train.steps.edge_weights import edge_weights_of
+from jaxgnn.train.steps.model import WEIGHTED_MODELS, build_model
+from jaxgnn.train.steps.tiling import serves
 from jaxgnn_cli import main
 
 NODES = 24

@@ -13,11 +13,10 @@ from jaxgnn.data import NodeDataset, Split
 from jaxgnn.graph import Graph
 from jaxgnn.ops._projection.project import project
 from jaxgnn.train import TrainConfig, build, lower
-from jaxgnn.train.estimate import estimate
-from jaxgnn.train.kernel_rates import Call, Tensor
-from jaxgnn.train.node_problem import make_task
-from jaxgnn.train.step_rates import Rates
-from jaxgnn.train.step_work import (
+from jaxgnn.train.planning.estimate import estimate
+from jaxgnn.train.planning.kernel_rates import Call, Tensor
+from jaxgnn.train.planning.step_rates import Rates
+from jaxgnn.train.planning.step_work import (
     Dot,
     compiled_dots,
     merged,
@@ -25,6 +24,7 @@ from jaxgnn.train.step_work import (
     weight_gradients,
     work,
 )
+from jaxgnn.train.problems.node_problem import make_task
 from jaxgnn_cli import main
 
 NODES, FEATURES, CLASSES, HIDDEN, K = 50, 12, 3, 16, 4

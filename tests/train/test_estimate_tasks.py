@@ -11,11 +11,11 @@ import pytest
 from jaxgnn.data import GraphSet, Split
 from jaxgnn.graph import Graph
 from jaxgnn.train import Recovery, TrainConfig
-from jaxgnn.train.estimate import estimate
-from jaxgnn.train.links import LinkData
-from jaxgnn.train.problem import make_problem
-from jaxgnn.train.step_rates import Rates
-from jaxgnn.train.step_work import Moved, moved_rows
+from jaxgnn.train.planning.estimate import estimate
+from jaxgnn.train.planning.step_rates import Rates
+from jaxgnn.train.planning.step_work import Moved, moved_rows
+from jaxgnn.train.problems.links import LinkData
+from jaxgnn.train.problems.problem import make_problem
 from jaxgnn_cli import main
 from tests.support.training import toy
 

@@ -23,7 +23,7 @@ from jaxgnn.train import (
     run,
     score,
 )
-from jaxgnn.train.saved_settings import check_same_settings, from_settings
+from jaxgnn.train.settings.saved_settings import check_same_settings, from_settings
 from jaxgnn_cli import main
 from tests.support.small_sets import small
 from tests.support.training import SMALL, prepare, toy

@@ -12,9 +12,9 @@ import pytest
 from jaxgnn import Graph, batch, readout
 from jaxgnn.data import GraphSet, PlainGraph
 from jaxgnn.train import GraphLoader
-from jaxgnn.train.device_graphs import LARGEST_COUNT, _scaled
-from jaxgnn.train.graph_programs import Run, runs
-from jaxgnn.train.graph_store import GraphStore
+from jaxgnn.train.loaders.device_graphs import LARGEST_COUNT, _scaled
+from jaxgnn.train.loaders.graph_programs import Run, runs
+from jaxgnn.train.loaders.graph_store import GraphStore
 from tests.support.paths import ROOT
 
 

@@ -29,10 +29,10 @@ from jaxgnn.train import (
     run_folds,
     train,
 )
-from jaxgnn.train.graph_problem import CompiledGraphs, GraphProblem
-from jaxgnn.train.loop import UnfinishedEpoch, copy
-from jaxgnn.train.problem import make_problem
-from jaxgnn.train.task import score
+from jaxgnn.train.loop.epochs import UnfinishedEpoch, copy
+from jaxgnn.train.problems.graph_problem import CompiledGraphs, GraphProblem
+from jaxgnn.train.problems.problem import make_problem
+from jaxgnn.train.steps.task import score
 from jaxgnn_cli import main
 
 PLATFORM = "cuda" if jax.default_backend() == "gpu" else "cpu"

@@ -214,7 +214,7 @@ def test_errors(features, options, message):
 @pytest.fixture
 def pinned(monkeypatch):
     """What a CUDA module that refuses memory twice has locked: sizes by address."""
-    from jaxgnn.train import host_features
+    from jaxgnn.train.loaders import host_features
 
     locked = {}
 

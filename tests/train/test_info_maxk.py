@@ -10,7 +10,7 @@ import jaxgnn
 from jaxgnn.data import NodeDataset, Split
 from jaxgnn.graph import Graph
 from jaxgnn.train import TrainConfig, build, lower
-from jaxgnn.train.node_problem import make_task
+from jaxgnn.train.problems.node_problem import make_task
 from jaxgnn_cli.info_maxk import add_engines, aggregates_maxk, head_rows, rows
 
 NODES = 50

@@ -17,8 +17,8 @@ from jaxgnn.ops import (
     spmm,
 )
 from jaxgnn.ops._attention import cosine_rule
-from jaxgnn.train.kernel_rates import KINDS, Call, seconds_of_item
-from jaxgnn.train.step_work import work
+from jaxgnn.train.planning.kernel_rates import KINDS, Call, seconds_of_item
+from jaxgnn.train.planning.step_work import work
 
 # A GPU has a sparse forward kernel up to an eighth of the width.
 NODES, EDGES, HEADS, WIDTH, K = 20, 60, 2, 8, 1

@@ -21,7 +21,7 @@ from jaxgnn.nn import (
     Transformer,
 )
 from jaxgnn.train import HostFeatures, layerwise_inference
-from jaxgnn.train.layerwise import NodeBatches, outputs_by_layer
+from jaxgnn.train.steps.layerwise import NodeBatches, outputs_by_layer
 
 NODES, WIDTH = 61, 5
 

@@ -26,12 +26,12 @@ from jaxgnn.train import (
     read_pairs,
     train,
 )
-from jaxgnn.train.description import digest_of_names
-from jaxgnn.train.links import LinkProblem
-from jaxgnn.train.loop import copy
-from jaxgnn.train.node_problem import prepared
-from jaxgnn.train.problem import make_problem
-from jaxgnn.train.saved_settings import from_settings
+from jaxgnn.train.loop.epochs import copy
+from jaxgnn.train.problems.links import LinkProblem
+from jaxgnn.train.problems.node_problem import prepared
+from jaxgnn.train.problems.problem import make_problem
+from jaxgnn.train.reports.description import digest_of_names
+from jaxgnn.train.settings.saved_settings import from_settings
 from jaxgnn_cli import main
 from tests.support.training import toy
 

@@ -21,13 +21,13 @@ from jaxgnn.train import (
     Task,
     TrainConfig,
     build,
-    runner,
 )
-from jaxgnn.train.interrupt import PostponedInterrupt
-from jaxgnn.train.loop import Compiled, UnfinishedEpoch, copy
-from jaxgnn.train.node_problem import make_task
-from jaxgnn.train.optimizer import steps_done
-from jaxgnn.train.step import no_loss
+from jaxgnn.train.loop.epochs import Compiled, UnfinishedEpoch, copy
+from jaxgnn.train.problems.node_problem import make_task
+from jaxgnn.train.process.interrupt import PostponedInterrupt
+from jaxgnn.train.runs import runner
+from jaxgnn.train.steps.optimizer import steps_done
+from jaxgnn.train.steps.step import no_loss
 from jaxgnn_cli import main
 from tests.support.small_sets import small
 from tests.support.training import NODES, toy

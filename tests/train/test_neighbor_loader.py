@@ -14,7 +14,7 @@ from flax import nnx
 import jaxgnn
 from jaxgnn.nn import GraphSAGE
 from jaxgnn.train import NeighborLoader
-from jaxgnn.train.neighbor_programs import batch_at
+from jaxgnn.train.loaders.neighbor_programs import batch_at
 
 NODES = 40
 OPTIONS = {"batch_size": 8, "input_nodes": np.arange(3, 30), "seed": 1}

@@ -14,8 +14,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxgnn.data import load
 from jaxgnn.train import CheckpointError, ConfigError, Recovery, RunError, RunWarning, run
-from jaxgnn.train.display import Silent
-from jaxgnn.train.records import lock
+from jaxgnn.train.reports.display import Silent
+from jaxgnn.train.reports.records import lock
 from jaxgnn_cli import main
 from tests.faults import result
 from tests.support.small_sets import small
@@ -44,7 +44,7 @@ def cache_of_programs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def the_toy(monkeypatch, tmp_path):
-    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: toy())
+    monkeypatch.setattr("jaxgnn.train.problems.node_problem.load_nodes", lambda name: toy())
     monkeypatch.chdir(tmp_path)
 
 
@@ -184,7 +184,7 @@ def test_ctrl_c_saves_the_epoch_that_it_waited_for(whole, monkeypatch):
             if row["epoch"] == 5:
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("jaxgnn.train.runner.make_display", lambda *_, **__: Interrupting())
+    monkeypatch.setattr("jaxgnn.train.runs.runner.make_display", lambda *_, **__: Interrupting())
     handler = signal.getsignal(signal.SIGINT)
     recovery = Recovery()
     with pytest.raises(KeyboardInterrupt, match="interrupted after epoch 5"):
@@ -193,7 +193,7 @@ def test_ctrl_c_saves_the_epoch_that_it_waited_for(whole, monkeypatch):
     assert recovery.advice() == (
         "the checkpoint of epoch 5 is safe, continue with jaxgnn train --resume run"
     )
-    monkeypatch.setattr("jaxgnn.train.runner.make_display", lambda *_, **__: Silent())
+    monkeypatch.setattr("jaxgnn.train.runs.runner.make_display", lambda *_, **__: Silent())
     resume(Path("run"))
     assert result(Path("run")) == result(whole)
 
@@ -248,7 +248,7 @@ def test_out_of_memory(monkeypatch, capsys, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("jaxgnn.train.node_problem.build", fail)
+    monkeypatch.setattr("jaxgnn.train.problems.node_problem.build", fail)
     line = one_line(capsys, 1, "train", "--epochs", "1")
     assert line.startswith("jaxgnn: out of memory: ") and "nothing was trained" in line
     assert not os.listdir()
@@ -298,7 +298,9 @@ NAMES = ["[bold]x[/nope]", "$_{ \x1b[31m\n:smile:", "n" * 250, "\udcff\udcfe", "
 
 @pytest.mark.parametrize("name", NAMES, ids=["markup", "escapes", "long", "bytes", "backslash"])
 def test_names_are_shown_as_they_are(name, monkeypatch, capsys):
-    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", load)  # the reader is the real one
+    monkeypatch.setattr(
+        "jaxgnn.train.problems.node_problem.load_nodes", load
+    )  # the reader is the real one
     Path(f"{name}.npz").parent.mkdir(exist_ok=True)
     small(f"{name}.npz", nodes=60)
     arguments = [f"{name}.npz", "--epochs", "2", "--checkpoint-interval", "1", "--hidden", "8"]

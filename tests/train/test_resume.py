@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from jaxgnn.train import Best, Checkpoints, Task, TrainConfig, build
-from jaxgnn.train.loop import copy
-from jaxgnn.train.node_problem import choose_split, load_dataset
-from jaxgnn.train.records import fingerprint, lock
+from jaxgnn.train.loop.epochs import copy
+from jaxgnn.train.problems.node_problem import choose_split, load_dataset
+from jaxgnn.train.reports.records import fingerprint, lock
 from jaxgnn_cli import main
 from tests.support.processes import start_python
 from tests.support.small_sets import small

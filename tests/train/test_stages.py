@@ -11,9 +11,9 @@ import pytest
 
 from jaxgnn import build_info
 from jaxgnn.train import ConfigError, Task, TrainConfig, build, lower, run, train_seeds
-from jaxgnn.train.loop import Best, Progress, copy, train
-from jaxgnn.train.stages import StagedCompiled, stage_widths
-from jaxgnn.train.step_work import work
+from jaxgnn.train.loop.epochs import Best, Progress, copy, train
+from jaxgnn.train.loop.stages import StagedCompiled, stage_widths
+from jaxgnn.train.planning.step_work import work
 from tests.support.training import SMALL, prepare, toy
 
 CONFIG = dataclasses.replace(

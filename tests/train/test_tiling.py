@@ -11,9 +11,10 @@ from jaxgnn._core import device
 from jaxgnn.data import Metadata, NodeDataset, Split
 from jaxgnn.graph import _device_tiles
 from jaxgnn.ops._attention import cosine_tiles
-from jaxgnn.train import TrainConfig, tiling
-from jaxgnn.train.links import LinkData, LinkProblem
-from jaxgnn.train.node_problem import make_task, prepared
+from jaxgnn.train import TrainConfig
+from jaxgnn.train.problems.links import LinkData, LinkProblem
+from jaxgnn.train.problems.node_problem import make_task, prepared
+from jaxgnn.train.steps import tiling
 
 NODES = 384
 PAYS = TrainConfig(dataset="one", hidden=1024, epochs=5000)

@@ -31,10 +31,10 @@ from jaxgnn.train import (
     train_in_sequence,
     train_seeds,
 )
-from jaxgnn.train.loop import copy, kernel_calls
-from jaxgnn.train.model import build_activation, build_model
-from jaxgnn.train.node_problem import confusion_counts, prepared
-from jaxgnn.train.saved_settings import check_same_settings, from_settings
+from jaxgnn.train.loop.epochs import copy, kernel_calls
+from jaxgnn.train.problems.node_problem import confusion_counts, prepared
+from jaxgnn.train.settings.saved_settings import check_same_settings, from_settings
+from jaxgnn.train.steps.model import build_activation, build_model
 from tests.support.training import NODES, SMALL, fit, prepare, toy
 
 pytestmark = pytest.mark.few(1)
@@ -219,7 +219,7 @@ def test_the_step_takes_the_graph_as_an_argument():
 
 
 def test_a_summary_says_which_kernels_are_sparse():
-    from jaxgnn.train.machine import describe_kernels
+    from jaxgnn.train.process.machine import describe_kernels
 
     text = describe_kernels({"spmm": 1, "maxk_spmm": 2, "maxk": 2}, maxk=True)
     assert text.startswith("maxk (2 calls), maxk_spmm (sparse features, 2 calls), spmm (1 call): ")
@@ -461,7 +461,7 @@ def test_options_of_one_model():
 def test_a_run_writes_its_files(tmp_path, monkeypatch):
     from PIL import Image
 
-    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: toy())
+    monkeypatch.setattr("jaxgnn.train.problems.node_problem.load_nodes", lambda name: toy())
     directory = tmp_path / "run"
     config = dataclasses.replace(SMALL, dataset="toy", run_directory=str(directory))
     summary = run(config)
@@ -485,7 +485,7 @@ def test_a_run_writes_its_files(tmp_path, monkeypatch):
         "compile_seconds": 0,
     }
     other = dataclasses.replace(toy(), features=toy().features + np.float32(1))
-    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: other)
+    monkeypatch.setattr("jaxgnn.train.problems.node_problem.load_nodes", lambda name: other)
     with pytest.raises(ConfigError, match="--resume: the data are not those of"):
         run(dataclasses.replace(config, resume=str(directory)))
 
@@ -504,7 +504,7 @@ def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own, activ
     split = dataset.split(0)
     turned = Split(split.val, split.train, split.test)
     dataset = dataclasses.replace(dataset, splits={"a": split, "b": turned})
-    monkeypatch.setattr("jaxgnn.train.node_problem.load_nodes", lambda name: dataset)
+    monkeypatch.setattr("jaxgnn.train.problems.node_problem.load_nodes", lambda name: dataset)
     config = dataclasses.replace(SMALL, epochs=12, dropout=0.5)
     if activation == "maxk":
         config = dataclasses.replace(config, activation="maxk", k=3)

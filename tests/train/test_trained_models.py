@@ -26,7 +26,6 @@ from jaxgnn.train import (
     compare,
     evaluate,
     evaluate_scores,
-    host_features,
     load_link_run,
     load_run,
     predict,
@@ -34,7 +33,8 @@ from jaxgnn.train import (
     run,
     saved_config,
 )
-from jaxgnn.train.display import comparison_table
+from jaxgnn.train.loaders import host_features
+from jaxgnn.train.reports.display import comparison_table
 from jaxgnn_cli import main
 from tests.support.small_sets import small
 

@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.experiments.maxk_paper.store import Results
 from jaxgnn.data import NodeDataset
 from jaxgnn.train import Best, Compiled, Progress, TrainConfig, build, score, train
-from jaxgnn.train.loop import copy
-from jaxgnn.train.node_problem import choose_split, make_task
+from jaxgnn.train.loop.epochs import copy
+from jaxgnn.train.problems.node_problem import choose_split, make_task
 
 _POINTS = 100  # of a curve
 

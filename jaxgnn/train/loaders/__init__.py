@@ -1,0 +1,1 @@
+"""Mini-batches: sampled neighborhoods of a graph, and many graphs."""

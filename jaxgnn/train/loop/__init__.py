@@ -1,0 +1,1 @@
+"""The epochs: programs in turn, stages, resuming, profiles."""

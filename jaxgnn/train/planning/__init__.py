@@ -1,0 +1,1 @@
+"""What a run would take: memory and time, on one device or several."""

@@ -1,0 +1,1 @@
+"""What a run learns: classes of nodes, of graphs, and links."""

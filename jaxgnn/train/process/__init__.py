@@ -1,0 +1,1 @@
+"""A run as a process: checkpoints, faults and kills, several processes, the machine."""

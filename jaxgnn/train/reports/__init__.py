@@ -1,0 +1,1 @@
+"""What a run tells: records, tables, plots, descriptions of its data, comparisons."""

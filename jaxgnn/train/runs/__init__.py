@@ -1,0 +1,1 @@
+"""Whole runs: one, its folds, its seeds, a chosen k."""

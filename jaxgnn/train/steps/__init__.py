@@ -1,0 +1,1 @@
+"""A training step: model, optimizer, devices, and the compiled programs."""

@@ -1,0 +1,1 @@
+"""Trained models: loaded, evaluated, and their predictions."""
