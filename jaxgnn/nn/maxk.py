@@ -192,16 +192,16 @@ def annealed_k(step: int | Int[Array, ""], wide: int, narrow: int, steps: int) -
     # of two counts need not fit in 32 bits.
     fewer = np.arange(1, wide - narrow + 1)
     first = -((steps // 2 - fewer * steps) // max(wide - narrow, 1))
-    step = unwrap(step)
-    if not isinstance(step, jax.Array):
-        step = checks.integer(step, "step", -sys.maxsize, sys.maxsize)
-        step = jnp.int32(min(max(step, 0), steps))
-    elif step.ndim or not jnp.issubdtype(step.dtype, jnp.integer):
-        raise TypeError(f"step: expected an integer, got {step.dtype}{list(step.shape)}")
+    now = unwrap(step)
+    if not isinstance(now, jax.Array):
+        now = checks.integer(now, "step", -sys.maxsize, sys.maxsize)
+        now = jnp.int32(min(max(now, 0), steps))
+    elif now.ndim or not jnp.issubdtype(now.dtype, jnp.integer):
+        raise TypeError(f"step: expected an integer, got {now.dtype}{list(now.shape)}")
     # Before it is cast: a step of 64 bits, or unsigned, may be beyond int32. One of 8 bits may have
     # no number of `steps`.
-    most = min(steps, int(jnp.iinfo(step.dtype).max))
-    done = jnp.clip(step, 0, most).astype(jnp.int32)
+    most = min(steps, int(jnp.iinfo(now.dtype).max))
+    done = jnp.clip(now, 0, most).astype(jnp.int32)
     return wide - jnp.searchsorted(jnp.asarray(first, jnp.int32), done, side="right")
 
 
