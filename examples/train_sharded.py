@@ -26,7 +26,7 @@ from flax import nnx
 
 from jaxgnn import Graph
 from jaxgnn.data import DataError
-from jaxgnn.data.benchmark_graphs import benchmark_graph
+from jaxgnn.data.generated.benchmark_graphs import benchmark_graph
 from jaxgnn.distributed import shard
 from jaxgnn.nn import MaxK, models
 

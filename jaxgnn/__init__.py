@@ -1,4 +1,4 @@
-"""Graph neural networks for JAX whose aggregation runs in XLA custom calls.
+"""Graph neural networks for JAX whose aggregation runs in custom kernels.
 
 The layers: `jaxgnn.ops` (operations, re-exported here but for `csr_row_ids` and `LARGEST_SAMPLE`),
 `jaxgnn.algebra` (operators for custom message passing), `jaxgnn.nn` (Flax NNX modules),

@@ -20,7 +20,10 @@ class CompareOptions:
     those that differ in the seed alone, with --task graph also in the split. Runs that are not
     finished are named."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN...")]
+    runs: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="RUN...", help_behavior_hint="(required)"),
+    ]
     """The directories of runs."""
 
     output: Annotated[

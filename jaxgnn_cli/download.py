@@ -17,8 +17,11 @@ class DownloadOptions:
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """cora or minesweeper."""
 
-    root: Annotated[str | None, tyro.conf.arg(metavar="DIRECTORY")] = None
-    """Where the set's directory is made (default: the user's cache)."""
+    root: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="DIRECTORY", help_behavior_hint="(default: the user's cache)"),
+    ] = None
+    """Where the set's directory is made."""
 
 
 def download(arguments: list[str]) -> None:
@@ -29,7 +32,7 @@ def download(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.data import download as fetch
-    from jaxgnn.data.downloads import SOURCES
+    from jaxgnn.data.cache.downloads import SOURCES
     from jaxgnn.train.reports.display import print_line
 
     directory = fetch(options.name, options.root)

@@ -36,7 +36,7 @@ def _embed(options: EmbedOptions, file: FileIO | None) -> None:
     import jax
     from rich.console import Console
 
-    from jaxgnn.data.registry import load_bare_graph
+    from jaxgnn.data.loading.registry import load_bare_graph
 
     console = Console()
     start = time.perf_counter()

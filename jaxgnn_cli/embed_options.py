@@ -165,8 +165,8 @@ def parse_embed(arguments: list[str]) -> EmbedOptions | None:
 
 def read_matrix(path: str, name: str, rows: int) -> np.ndarray:
     """A matrix of finite numbers with so many rows, as float32."""
-    from jaxgnn.data.archive import open_npy
-    from jaxgnn.data.limits import Budget, DataError, reading
+    from jaxgnn.data.files.archive import open_npy
+    from jaxgnn.data.files.limits import Budget, DataError, reading
 
     try:
         if path.endswith(".npy"):

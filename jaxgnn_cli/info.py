@@ -25,7 +25,7 @@ def info(arguments: list[str]) -> None:
     from rich.console import Console
 
     from jaxgnn.data import load, names
-    from jaxgnn.data.downloads import SOURCES
+    from jaxgnn.data.cache.downloads import SOURCES
 
     if arguments and arguments[0] in ("-h", "--help"):
         print(
@@ -58,7 +58,7 @@ def _info_of_model(arguments: list[str]) -> None:
     from rich.text import Text
 
     from jaxgnn.data import load
-    from jaxgnn.data.directions import load_undirected
+    from jaxgnn.data.loading.directions import load_undirected
     from jaxgnn.train import ConfigError, Recovery
     from jaxgnn.train.loop.epochs import lower
     from jaxgnn.train.planning.estimate import estimate

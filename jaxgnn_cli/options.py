@@ -7,7 +7,7 @@ import dataclasses
 import io
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
@@ -17,6 +17,7 @@ from jaxgnn.train.settings.config import HEAD_K_AUTO, TrainConfig
 from jaxgnn.train.settings.options import ConfigError, option
 from jaxgnn.train.settings.presets import preset
 from jaxgnn.train.settings.saved_settings import check_same_settings, from_settings
+from jaxgnn_cli.help_texts import in_paragraphs
 from jaxgnn_cli.status import UsageError
 
 _AUTO = {"--k": "0", "--head-k": str(HEAD_K_AUTO)}
@@ -29,7 +30,7 @@ Planned = TypeVar("Planned", bound="Options")
 class Options(TrainConfig):
     __doc__ = TrainConfig.__doc__
 
-    preset: str = ""
+    preset: Annotated[str, tyro.conf.arg(help_behavior_hint="(optional)")] = ""
     """Begin with a model's published settings: agnn, edgeconv, gat, gatv2, gcn, gcn-pyg, gin, mlp,
     monet, sage, sage_embedding or transformer. Other options replace single ones."""
 
@@ -104,8 +105,10 @@ def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:
         return None
     if options.resume is not None:
         raise ConfigError("--resume: expected jaxgnn train with it, got jaxgnn plan")
-    of_train = ("folds", "run_directory", "profile")
-    _check_of_train("plan", {key: getattr(options, key) for key in of_train})
+    of_train = ("folds", "run_directory", "profile", "checkpoint_interval", "checkpoint_steps")
+    usual = kind()
+    given = {key: getattr(options, key) != getattr(usual, key) for key in of_train}
+    _check_of_train("plan", given)
     base = TrainConfig.for_dataset(options.dataset)
     if options.preset:
         base = preset(options.preset, options.dataset)
@@ -180,6 +183,8 @@ def parse_options(
 ) -> T | None:
     """tyro's parse, its errors as a `UsageError` of one line; None after `--help`."""
     errors = io.StringIO()
+    if {"-h", "--help"} & {*arguments}:
+        kind, default = in_paragraphs(kind, default)
     try:
         with contextlib.redirect_stderr(errors):
             prog, flags = f"jaxgnn {name}", (tyro.conf.FlagCreatePairsOff,)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from jaxgnn._core.text import printable
 from jaxgnn_cli.options import parse_options
 from jaxgnn_cli.status import UsageError
+
+_BALANCE: Any = tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(optional)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +47,10 @@ class PartitionOptions:
     seed: int = 0
     """Of stream and metis."""
 
-    edge_balance: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
+    edge_balance: Annotated[float | None, _BALANCE] = None
     """The most edges of a part, by the mean; without it 1.05 of stream, about 1.05 of metis."""
 
-    node_balance: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
+    node_balance: Annotated[float | None, _BALANCE] = None
     """The most nodes of a part, by the mean; without it 1.15 of stream."""
 
 
@@ -62,7 +64,7 @@ def partition(arguments: list[str]) -> None:
 
     from jaxgnn import distributed
     from jaxgnn.data import GraphSet, load, partition_arrays
-    from jaxgnn.data.directions import load_undirected
+    from jaxgnn.data.loading.directions import load_undirected
     from jaxgnn.train.process.machine import peak_memory
     from jaxgnn.train.reports.records import make_directory
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxgnn.train.settings.config import TrainConfig
+from jaxgnn.train.settings.config import TaskName, TrainConfig
 from jaxgnn_cli.options import Options, parse_planned
 from jaxgnn_cli.status import UsageError
 
@@ -19,8 +19,9 @@ class PlanOptions(Options):
     """Estimate the memory a device and the seconds an epoch of a run over several devices, from
     measurements on this one and the statistics of partitions.
 
-    All options are those of jaxgnn train but for these, without those of several processes: devices
-    count, wherever they are. One device is always estimated.
+    Takes the options of jaxgnn train that describe data and model, for --task node without
+    --edge-weights, and writes no run. Devices count, wherever they are. One device is always
+    estimated.
     """
 
     devices: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = "2,4,8"
@@ -38,6 +39,15 @@ class PlanOptions(Options):
     processes: tyro.conf.Suppress[int | None] = None
     process: tyro.conf.Suppress[int | None] = None
     stall_timeout: tyro.conf.Suppress[int] = TrainConfig.stall_timeout
+    task: tyro.conf.Suppress[TaskName] = "node"
+    edge_weights: tyro.conf.Suppress[bool] = False
+    folds: tyro.conf.Suppress[int] = 0
+    resume: tyro.conf.Suppress[str | None] = None
+    run_directory: tyro.conf.Suppress[str | None] = None
+    checkpoint_interval: tyro.conf.Suppress[int] = TrainConfig.checkpoint_interval
+    checkpoint_steps: tyro.conf.Suppress[int] = TrainConfig.checkpoint_steps
+    profile: tyro.conf.Suppress[str | None] = None
+    plain: tyro.conf.Suppress[bool] = False
 
     memory: Annotated[float, tyro.conf.arg(metavar="GB")] = 0.0
     """Memory of a device; 0: as this one's, on the CPU the machine's."""

@@ -12,7 +12,8 @@ from jaxgnn_cli.output import OutputClosed, guarded, print_error
 _USAGE = """\
 usage: jaxgnn COMMAND [OPTIONS]
 
-Graph neural networks for JAX whose aggregation runs in XLA custom calls.
+Graph neural networks for JAX whose aggregation runs in custom kernels (C++ on the CPU, CUDA on
+NVIDIA GPUs).
 
 commands:
   train [DATASET]   train a model (the default dataset: handwritten digits)

@@ -1,30 +1,36 @@
 """Datasets of nodes, of graphs, and graphs without a task: readers of files, and generators."""
 
-from jaxgnn.data.benchmark_graphs import (
-    BenchmarkShape,
-    benchmark_communities,
-    benchmark_graph,
-    benchmark_shapes,
-)
-from jaxgnn.data.csr import CSR
-from jaxgnn.data.dataset import (
-    Metadata,
-    Metric,
-    NodeDataset,
-    Split,
-    graph_statistics,
-    homophily,
-    normalize_features,
-)
-from jaxgnn.data.digits import digits
-from jaxgnn.data.downloads import download
-from jaxgnn.data.edges import (
+from jaxgnn.data.cache.downloads import download
+from jaxgnn.data.files.limits import DataError
+from jaxgnn.data.formats.edges import (
     read_edge_list,
     read_edges,
     read_matrix_market,
     read_weighted_matrix_market,
 )
-from jaxgnn.data.generators import (
+from jaxgnn.data.formats.graphml import read_graphml
+from jaxgnn.data.formats.graphsaint import read_graphsaint, read_reddit
+from jaxgnn.data.formats.label_sets import read_label_sets
+from jaxgnn.data.formats.matrices import read_mat, read_scipy
+from jaxgnn.data.formats.meshes import read_obj, read_off
+from jaxgnn.data.formats.npz import read_heterophilous, read_shchur
+from jaxgnn.data.formats.ogb import read_ogb
+from jaxgnn.data.formats.ogb_graphs import read_ogb_graphs
+from jaxgnn.data.formats.partitioned import partition_arrays, read_partition
+from jaxgnn.data.formats.planetoid import read_planetoid
+from jaxgnn.data.formats.point_clouds import read_points
+from jaxgnn.data.formats.ppi import read_ppi
+from jaxgnn.data.formats.tables import read_tables
+from jaxgnn.data.formats.tcgnn import read_tcgnn
+from jaxgnn.data.formats.tudataset import read_tudataset
+from jaxgnn.data.generated.benchmark_graphs import (
+    BenchmarkShape,
+    benchmark_communities,
+    benchmark_graph,
+    benchmark_shapes,
+)
+from jaxgnn.data.generated.digits import digits
+from jaxgnn.data.generated.generators import (
     chains,
     chung_lu,
     configuration,
@@ -35,33 +41,27 @@ from jaxgnn.data.generators import (
     roads,
     stochastic_block_model,
 )
-from jaxgnn.data.graph_set import GraphSet
-from jaxgnn.data.graphml import read_graphml
-from jaxgnn.data.graphsaint import read_graphsaint, read_reddit
-from jaxgnn.data.label_sets import read_label_sets
-from jaxgnn.data.limits import DataError
-from jaxgnn.data.matrices import read_mat, read_scipy
-from jaxgnn.data.meshes import read_obj, read_off
-from jaxgnn.data.neighbors import knn
-from jaxgnn.data.npz import read_heterophilous, read_shchur
-from jaxgnn.data.ogb import read_ogb
-from jaxgnn.data.ogb_graphs import read_ogb_graphs
-from jaxgnn.data.partitioned import partition_arrays, read_partition
-from jaxgnn.data.plain_graph import PlainGraph
-from jaxgnn.data.planetoid import read_planetoid
-from jaxgnn.data.point_clouds import read_points
-from jaxgnn.data.ppi import read_ppi
-from jaxgnn.data.registry import load, load_nodes, names
-from jaxgnn.data.splits import (
+from jaxgnn.data.generated.neighbors import knn
+from jaxgnn.data.loading.registry import load, load_nodes, names
+from jaxgnn.data.sets.csr import CSR
+from jaxgnn.data.sets.dataset import (
+    Metadata,
+    Metric,
+    NodeDataset,
+    Split,
+    graph_statistics,
+    homophily,
+    normalize_features,
+)
+from jaxgnn.data.sets.graph_set import GraphSet
+from jaxgnn.data.sets.plain_graph import PlainGraph
+from jaxgnn.data.sets.splits import (
     fold_splits,
     fraction_splits,
     per_class_splits,
     split_fractions,
     split_per_class,
 )
-from jaxgnn.data.tables import read_tables
-from jaxgnn.data.tcgnn import read_tcgnn
-from jaxgnn.data.tudataset import read_tudataset
 
 __all__ = [
     "CSR",

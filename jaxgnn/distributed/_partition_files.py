@@ -257,7 +257,7 @@ def _folder(part: int) -> str:
 
 
 def _read(root: Path, path: str, manifest: dict[str, Any]) -> np.ndarray:
-    from jaxgnn.data.archive import Npy  # loaded when first used
+    from jaxgnn.data.files.archive import Npy  # loaded when first used
 
     with reading(root / path):
         entry = manifest["files"].get(path)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxgnn.data.limits import DataError
+from jaxgnn.data.files.limits import DataError
 from jaxgnn.graph import Graph, batch
 from jaxgnn.graph._device_csr import square_graph
 

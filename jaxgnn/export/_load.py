@@ -14,8 +14,8 @@ from jax import export
 
 from jaxgnn._core import checks, platform
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.data.archive import open_npz
-from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
+from jaxgnn.data.files.archive import open_npz
+from jaxgnn.data.files.limits import Budget, DataError, display_path, quote, reading
 from jaxgnn.export import _flat, _unions
 from jaxgnn.export._manifest import (
     DECODER,

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgnn.data.limits import Budget, DataError, display_path, quote, reading
+from jaxgnn.data.files.limits import Budget, DataError, display_path, quote, reading
 
 FILE = "manifest.json"
 TEMPORARY = f"{FILE}.tmp"

@@ -15,8 +15,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxgnn._core.arguments import unwrap
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.data.checks import check_ends
-from jaxgnn.data.limits import DataError, quote
+from jaxgnn.data.files.checks import check_ends
+from jaxgnn.data.files.limits import DataError, quote
 from jaxgnn.export import _unions
 from jaxgnn.export._flat import check_fits, names_and_arrays, padded
 from jaxgnn.export._manifest import Manifest

@@ -20,7 +20,7 @@ from jaxgnn import config
 from jaxgnn._core import checks, ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.platform import serves
-from jaxgnn.data.limits import DataError, display_path
+from jaxgnn.data.files.limits import DataError, display_path
 from jaxgnn.export import _flat, _unions
 from jaxgnn.export._manifest import (
     DECODER,

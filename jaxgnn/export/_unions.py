@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxgnn.data.limits import DataError
+from jaxgnn.data.files.limits import DataError
 from jaxgnn.graph import Graph, batch
 from jaxgnn.graph._device_csr import membership_graph, square_graph
 from jaxgnn.graph.batch import GraphBatch

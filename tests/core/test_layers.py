@@ -40,6 +40,12 @@ TRAINING = [
     Layer("loaders"),
     Layer("settings"),
 ]
+DATA = [
+    Layer("loading"),
+    Layer("formats", "generated", "cache", independent=True),
+    Layer("sets"),
+    Layer("files"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +60,7 @@ def test_the_rules_name_every_package(imports):
     assert children("jaxgnn") == {name for layer in LAYERS for name in layer.module_tails}
     assert children("jaxgnn.ops") == {name for layer in FAMILIES for name in layer.module_tails}
     assert children("jaxgnn.train") == {name for layer in TRAINING for name in layer.module_tails}
+    assert children("jaxgnn.data") == {name for layer in DATA for name in layer.module_tails}
 
 
 def test_no_import_cycles(imports):
@@ -68,8 +75,13 @@ def test_no_import_cycles(imports):
 
 @pytest.mark.parametrize(
     ("container", "layers"),
-    [("jaxgnn", LAYERS), ("jaxgnn.ops", FAMILIES), ("jaxgnn.train", TRAINING)],
-    ids=["all", "ops", "train"],
+    [
+        ("jaxgnn", LAYERS),
+        ("jaxgnn.ops", FAMILIES),
+        ("jaxgnn.train", TRAINING),
+        ("jaxgnn.data", DATA),
+    ],
+    ids=["all", "ops", "train", "data"],
 )
 def test_layers_import_from_below_alone(imports, container, layers):
     # A package's __init__ re-exports: what imports it need not import all that it re-exports.

@@ -16,7 +16,10 @@ import pytest
 
 import jaxgnn
 from jaxgnn import data
-from jaxgnn.data import DataError, cache, cache_directory, cache_file
+from jaxgnn.data import DataError
+from jaxgnn.data.cache import built_sets as cache
+from jaxgnn.data.cache import directory as cache_directory
+from jaxgnn.data.cache import set_file
 from tests.support.large_sets import write_ogb_graphs
 
 
@@ -176,7 +179,7 @@ def test_damaged_entries_are_rebuilt(tmp_path, entries):
     with pytest.raises(DataError, match="max_bytes"):
         data.load(path, cache=True, max_bytes=100)
     with pytest.raises(DataError, match="more than the limit of 100 "):
-        cache_file.read(entry, 100)
+        set_file.read(entry, 100)
 
 
 def test_when_there_is_no_cache(tmp_path, entries, monkeypatch):
@@ -201,7 +204,7 @@ def test_when_there_is_no_cache(tmp_path, entries, monkeypatch):
     folder.chmod(0o700)
     assert entries() == kept
     # Where nothing can be written, reading goes on.
-    monkeypatch.setattr(cache_file, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(set_file, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     data.load(path, cache=True)
     assert entries() == kept
     monkeypatch.setenv("JAXGNN_CACHE", "")
@@ -223,14 +226,14 @@ def test_a_killed_process_leaves_nothing_harmful(tmp_path, entries):
     code = f"""
         import os, signal, zlib
         from jaxgnn import data
-        from jaxgnn.data import cache_file
+        from jaxgnn.data.cache import set_file
         seen = []
         def crc32(block):
             seen.append(block)
             if len(seen) == 4:
                 os.kill(os.getpid(), signal.SIGKILL)
             return 0
-        cache_file.zlib = type("zlib", (), {{"crc32": crc32}})
+        set_file.zlib = type("zlib", (), {{"crc32": crc32}})
         data.load({str(path)!r}, cache=True)
     """
     child = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=120, check=False)

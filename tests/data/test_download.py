@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from jaxgnn import data
-from jaxgnn.data import DataError, downloads
+from jaxgnn.data import DataError
+from jaxgnn.data.cache import downloads
 from jaxgnn_cli import main
 from tests.support.processes import start_python
 
@@ -139,7 +140,7 @@ def test_a_killed_download_goes_on(fetch, server, tmp_path):
     the rest alone."""
     url = f"http://127.0.0.1:{server.server_port}/slow/"
     program = f"""
-from jaxgnn.data import downloads
+from jaxgnn.data.cache import downloads
 downloads.SOURCES = {{"set": downloads.Source(({url!r},), {FILES!r}, "none", "nobody")}}
 downloads.download("set", {str(tmp_path)!r})
 """

@@ -10,9 +10,9 @@ import scipy.sparse
 
 from jaxgnn import data
 from jaxgnn.data import DataError
-from jaxgnn.data.edges import parse
-from jaxgnn.data.limits import Budget
-from jaxgnn.data.native import native_module
+from jaxgnn.data.files.limits import Budget
+from jaxgnn.data.files.native import native_module
+from jaxgnn.data.formats.edges import parse
 
 MATRIX = """%%MatrixMarket matrix coordinate {kind}
 % a comment

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
 from jaxgnn import data
-from jaxgnn.data import CSR, DataError, generators
+from jaxgnn.data import CSR, DataError
+from jaxgnn.data.generated import generators
 
 
 def assert_simple(csr: CSR, undirected: bool) -> None:

@@ -16,7 +16,7 @@ import scipy.sparse
 from jaxgnn import data
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError
-from jaxgnn.data.limits import MESSAGE_LENGTH, Budget, quote
+from jaxgnn.data.files.limits import MESSAGE_LENGTH, Budget, quote
 from tests.data.test_npz import claim, shchur_arrays
 from tests.data.test_planetoid import write_planetoid
 from tests.fuzz.pool import Worker

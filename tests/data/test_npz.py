@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jaxgnn import data
 from jaxgnn.data import DataError
-from jaxgnn.data.archive import open_npz
-from jaxgnn.data.limits import Budget
+from jaxgnn.data.files.archive import open_npz
+from jaxgnn.data.files.limits import Budget
 
 N = 220
 

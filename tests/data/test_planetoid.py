@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxgnn import data
 from jaxgnn.data import DataError, NodeDataset
-from jaxgnn.data.planetoid import PARTS
+from jaxgnn.data.formats.planetoid import PARTS
 from tests.support.strategies import examples
 
 KNOWN, TESTED, TRAINED, CLASSES, FEATURES = 530, 12, 6, 3, 8

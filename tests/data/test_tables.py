@@ -7,7 +7,7 @@ import pytest
 
 from jaxgnn import data
 from jaxgnn.data import DataError, PlainGraph
-from jaxgnn.data.directions import load_undirected, with_reverse_edges
+from jaxgnn.data.loading.directions import load_undirected, with_reverse_edges
 
 NODES = "id,x,label,split,y\na,1,red,train,0.5\nb,2,blue,val,1\n3000000000,3,red,TEST,-2\nd,4,,,0\n"
 EDGES = "source,target,weight,f\na,b,2,1\nb,3000000000,0.5,2\na,b,1,3\nd,a,1,4\n"

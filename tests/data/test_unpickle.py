@@ -12,8 +12,9 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgnn.data import DataError, unpickle
-from jaxgnn.data.limits import reading
+from jaxgnn.data import DataError
+from jaxgnn.data.files import unpickle
+from jaxgnn.data.files.limits import reading
 
 DTYPES = ("f4", "f8", "f2", "i1", "i4", "i8", "u1", "u2", "b1", ">f4", ">i8")
 

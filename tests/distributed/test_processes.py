@@ -283,7 +283,9 @@ def test_a_killed_process_ends_the_other(tmp_path, killed):
 
 STALL = """
 import sys, time
-from jaxgnn.train import TrainConfig, problem, processes, run
+from jaxgnn.train import TrainConfig, run
+from jaxgnn.train.problems import problem
+from jaxgnn.train.process import processes
 where, port, process = sys.argv[1], sys.argv[2], int(sys.argv[3])
 config = TrainConfig(
     "digits", epochs=1000000, distributed=True, coordinator=f"127.0.0.1:{port}", processes=2,

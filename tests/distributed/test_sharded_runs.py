@@ -12,7 +12,7 @@ from jaxgnn import distributed
 from jaxgnn._core.checksum import checksum
 from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import DataError, load, partition_arrays
-from jaxgnn.data.partitioned import partition_nodes
+from jaxgnn.data.formats.partitioned import partition_nodes
 from jaxgnn.graph import Graph
 from jaxgnn.train import ConfigError, Recovery, TrainConfig, load_run, run
 from jaxgnn.train.problems.problem import make_problem

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxgnn.data.limits import MESSAGE_LENGTH
+from jaxgnn.data.files.limits import MESSAGE_LENGTH
 from tests.fuzz.cases import make_case, write_case
 from tests.fuzz.formats import MAX_BYTES, READERS
 from tests.fuzz.pool import ask_all

@@ -21,7 +21,7 @@ import scipy.io
 import scipy.sparse
 
 from jaxgnn import data, distributed
-from jaxgnn.data import cache_file
+from jaxgnn.data.cache import set_file
 from jaxgnn.graph import Graph, tiles
 from tests.support.large_sets import (
     write_graphsaint,
@@ -244,24 +244,24 @@ def _cache(rng: np.random.Generator) -> Files:
         folder, stream = Path(temporary), io.BytesIO()
         for name, content in _tables(rng).items():
             (folder / name).write_bytes(content)
-        cache_file.write(stream, cache_file.encode(data.load(folder)), {})
+        set_file.write(stream, set_file.encode(data.load(folder)), {})
     content = stream.getvalue()
-    end = cache_file._HEAD.unpack_from(content)[3]
-    start = cache_file._HEAD.size
+    end = set_file._HEAD.unpack_from(content)[3]
+    start = set_file._HEAD.size
     return {"a.graph": content, "arrays": content[start:end], "manifest": content[end:]}
 
 
 def _forged(arrays: bytes, text: bytes) -> bytes:
     """An entry of these parts, with checksums that fit as far as the manifest can be read."""
-    content = bytes(cache_file._HEAD.size) + arrays
+    content = bytes(set_file._HEAD.size) + arrays
     with contextlib.suppress(Exception):
         manifest = json.loads(text)
         for dtype, shape, place, checksums in manifest["arrays"]:
             size = np.dtype(dtype).itemsize * math.prod(shape)
             checksums[:] = [zlib.crc32(content[place : place + size])] if size else []
         text = json.dumps(manifest).encode()
-    head = (b"JAXGNNGC", cache_file.VERSION, zlib.crc32(text), len(content), len(text))
-    return cache_file._HEAD.pack(*head) + arrays + text
+    head = (b"JAXGNNGC", set_file.VERSION, zlib.crc32(text), len(content), len(text))
+    return set_file._HEAD.pack(*head) + arrays + text
 
 
 def _read_cache(folder: Path, file: str) -> Any:
@@ -269,7 +269,7 @@ def _read_cache(folder: Path, file: str) -> Any:
     if file != path.name:
         parts = ((folder / name).read_bytes() for name in ("arrays", "manifest"))
         path.write_bytes(_forged(*parts))
-    return cache_file.read(path, MAX_BYTES)[0]
+    return set_file.read(path, MAX_BYTES)[0]
 
 
 def _tiles_graph() -> Graph:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgnn.data import NodeDataset, Split
-from jaxgnn.data.dataset import Metadata
+from jaxgnn.data.sets.dataset import Metadata
 from jaxgnn.graph import Graph
 from jaxgnn.train import (
     Best,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, batch, config, spmm, tiles, transform
 from jaxgnn._core import device
 from jaxgnn.data import load
-from jaxgnn.data.benchmark_graphs import benchmark_communities
+from jaxgnn.data.generated.benchmark_graphs import benchmark_communities
 from jaxgnn.graph import _tiles
 from jaxgnn.graph._tiles import append_rows, lay_out
 from tests.support import oracle_tiles

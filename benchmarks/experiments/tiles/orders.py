@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxgnn._core.ffi import host_module
 from jaxgnn.data import benchmark_shapes
-from jaxgnn.data.benchmark_graphs import benchmark_communities
+from jaxgnn.data.generated.benchmark_graphs import benchmark_communities
 
 NAMES = ("reddit", "proteins", "products", "arxiv", "artist")
 NAMES += ("amazon0601", "amazon0505", "com_amazon", "ppi", "dd")

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxgnn.data import DataError, GraphSet, Metric, Split
-from jaxgnn.data.categories import MOST_CATEGORIES, check_categories, count_categories
-from jaxgnn.data.dataset import normalize_in_place
-from jaxgnn.data.splits import fold_splits
+from jaxgnn.data.sets.categories import MOST_CATEGORIES, check_categories, count_categories
+from jaxgnn.data.sets.dataset import normalize_in_place
+from jaxgnn.data.sets.splits import fold_splits
 from jaxgnn.train.loaders.graph_store import GraphStore
 from jaxgnn.train.reports.description import LARGEST_WIDTH, check_fields, names_of, unexpected
 from jaxgnn.train.settings.config import TrainConfig

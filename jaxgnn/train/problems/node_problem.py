@@ -14,8 +14,8 @@ from jaxtyping import Int
 from jaxgnn._core import ffi
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, NodeDataset, Split, load_nodes, normalize_features
-from jaxgnn.data.directions import load_undirected
-from jaxgnn.data.registry import of_nodes
+from jaxgnn.data.loading.directions import load_undirected
+from jaxgnn.data.loading.registry import of_nodes
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
 from jaxgnn.graph._windows import MAX_WIDTH

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import GraphSet, NodeDataset, PlainGraph, load, normalize_features
-from jaxgnn.data.directions import with_reverse_edges
+from jaxgnn.data.loading.directions import with_reverse_edges
 from jaxgnn.graph import transform
 from jaxgnn.train.problems.graph_problem import GraphProblem
 from jaxgnn.train.problems.links import LinkData, LinkProblem

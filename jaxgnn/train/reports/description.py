@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, GraphSet, Metric, NodeDataset, PlainGraph
-from jaxgnn.data.label_sets import DEGREE_FEATURE, degree_column
+from jaxgnn.data.formats.label_sets import DEGREE_FEATURE, degree_column
 from jaxgnn.train.settings.config import TrainConfig
 from jaxgnn.train.settings.options import ConfigError
 

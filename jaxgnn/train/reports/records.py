@@ -18,7 +18,7 @@ from typing import Any, Self
 from jaxgnn._core.checksum import checksum
 from jaxgnn._core.text import printable
 from jaxgnn.data import NodeDataset, Split
-from jaxgnn.data.partitioned import arrays_before_masks
+from jaxgnn.data.formats.partitioned import arrays_before_masks
 from jaxgnn.train.process.checkpoint import CheckpointError
 from jaxgnn.train.process.recovery import describe, naming
 from jaxgnn.train.settings.config import TrainConfig

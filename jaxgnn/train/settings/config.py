@@ -50,6 +50,9 @@ def _directory(hint: str) -> Any:
     return tyro.conf.arg(metavar="DIRECTORY", help_behavior_hint=hint)
 
 
+_INTEGERS: Any = tyro.conf.arg(metavar="INT,INT,...", help_behavior_hint="(optional)")
+
+
 def _optional(metavar: str) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: the job's)")
 
@@ -109,7 +112,7 @@ class TrainConfig:
 
     packed: bool = False
     """Round what maxk keeps in float32 to 15 bits of mantissa (13 with --hidden above 256), so
-    that a feature and its place take 4 bytes."""
+    that a value and its column index take 4 bytes."""
 
     input_layer: bool = False
     """Begin with a linear layer to the hidden width and the activation, so that every aggregation
@@ -170,7 +173,7 @@ class TrainConfig:
     fixed_sample: bool = False
     """Take the same edges in each step, with --strategy stride too."""
 
-    num_neighbors: Annotated[str, tyro.conf.arg(metavar="INT,INT,...")] = ""
+    num_neighbors: Annotated[str, _INTEGERS] = ""
     """Train on mini-batches of sampled neighborhoods: the most edges of a node, hop by hop from the
     seeds, as many numbers as --layers, such as 15,10,5. Validation and test take all neighbors."""
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.text import printable
 from jaxgnn.data import DataError, NodeDataset
-from jaxgnn.data.partitioned import has_weights, is_partition, partition_nodes
+from jaxgnn.data.formats.partitioned import has_weights, is_partition, partition_nodes
 from jaxgnn.distributed import ShardedGraph, load_sharded
 from jaxgnn.train.settings.config import TrainConfig
 from jaxgnn.train.settings.options import ConfigError

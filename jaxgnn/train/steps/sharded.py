@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from jaxgnn._core.text import printable
-from jaxgnn.data.partitioned import is_partition
+from jaxgnn.data.formats.partitioned import is_partition
 from jaxgnn.distributed import Partition, ShardedGraph, shard
 from jaxgnn.distributed._placement import place
 from jaxgnn.graph import Graph

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxgnn.data.columns import References, read_columns
-from jaxgnn.data.limits import Budget
+from jaxgnn.data.files.columns import References, read_columns
+from jaxgnn.data.files.limits import Budget
 from jaxgnn.train.problems.links import LinkData
 from jaxgnn.train.reports.description import check_finite
 from jaxgnn.train.reports.records import replacing

@@ -19,8 +19,8 @@ from jaxgnn._core import checks
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.data import DataError, GraphSet, NodeDataset, PlainGraph, load
-from jaxgnn.data.dataset import normalize_in_place
-from jaxgnn.data.directions import load_undirected
+from jaxgnn.data.loading.directions import load_undirected
+from jaxgnn.data.sets.dataset import normalize_in_place
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.nn import GNN
 from jaxgnn.train.loaders.host_features import HostFeatures

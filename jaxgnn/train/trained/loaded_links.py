@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from jaxgnn._core import checks
 from jaxgnn._core.checksum import checksum
 from jaxgnn.data import DataError, GraphSet, load
-from jaxgnn.data.checks import check_ends
+from jaxgnn.data.files.checks import check_ends
 from jaxgnn.graph import Graph, graph_argument
 from jaxgnn.train.loop.epochs import Best, Progress
 from jaxgnn.train.problems.links import LinkData, LinkModel, build_links, describe

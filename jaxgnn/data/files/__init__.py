@@ -1,0 +1,1 @@
+"""Files that nobody vouches for, read within limits: arrays, tables, JSON, pickles."""

@@ -1,0 +1,1 @@
+"""The formats that `load` reads, a reader each."""

@@ -1,0 +1,1 @@
+"""Data that no file holds: random graphs, nearest neighbors, the embedded digits."""

@@ -1,0 +1,1 @@
+"""`load`: which reader reads a name or a path, and what is made of its edges."""

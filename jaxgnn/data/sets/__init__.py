@@ -1,0 +1,1 @@
+"""What a reader returns: sets of nodes and of graphs, edges, splits, citations."""
