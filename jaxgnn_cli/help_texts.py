@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections.abc import Collection
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
@@ -14,9 +15,11 @@ import tyro
 T = TypeVar("T")
 
 
-def in_paragraphs(kind: type[T], default: T | None) -> tuple[type[T], T | None]:
+def in_paragraphs(
+    kind: type[T], default: T | None, hidden: Collection[str] = ()
+) -> tuple[type[T], T | None]:
     """The class of options and its default, with the text of each option as paragraphs that the
-    terminal wraps.
+    terminal wraps, and without the `hidden` ones.
 
     tyro (1.0) keeps the line ends of texts that are indented, as those of attributes are.
     """
@@ -25,19 +28,17 @@ def in_paragraphs(kind: type[T], default: T | None) -> tuple[type[T], T | None]:
         if dataclasses.is_dataclass(base):
             texts |= _texts(base)
     hints = get_type_hints(kind, include_extras=True)
-    fields = [
-        (field.name, Annotated[hints[field.name], _help(texts.get(field.name))], _default(field))
-        for field in dataclasses.fields(kind)  # pyright: ignore[reportArgumentType]
-    ]
+    fields = []
+    for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
+        hint = Annotated[hints[field.name], tyro.conf.arg(help=texts.get(field.name))]
+        if field.name in hidden:
+            hint = tyro.conf.Suppress[hint]
+        fields.append((field.name, hint, _default(field)))
     made: Any = dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
     made.__doc__ = kind.__doc__
     if default is None:
         return made, None
     return made, made(**{name: getattr(default, name) for name, *_ in fields})
-
-
-def _help(text: str | None) -> Any:
-    return tyro.conf.arg(help=text)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +22,12 @@ from jaxgnn_cli.help_texts import in_paragraphs
 from jaxgnn_cli.status import UsageError
 
 _AUTO = {"--k": "0", "--head-k": str(HEAD_K_AUTO)}
+
+# What says how a run is kept and watched, and what `jaxgnn plan` refuses.
+_OF_RUNS = (
+    *("folds", "run_directory", "profile", "plain", "checkpoint_interval", "checkpoint_steps"),
+)
+_NOT_PLANNED = (*_OF_RUNS, "resume", "task", "edge_weights")
 
 T = TypeVar("T")
 Planned = TypeVar("Planned", bound="Options")
@@ -100,14 +107,13 @@ def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:
         UsageError, ConfigError: options that cannot be.
     """
     arguments = _rewrite(arguments)
-    options = parse_options(kind, arguments, "plan", kind())
+    options = parse_options(kind, arguments, "plan", kind(), _NOT_PLANNED)
     if options is None:
         return None
     if options.resume is not None:
         raise ConfigError("--resume: expected jaxgnn train with it, got jaxgnn plan")
-    of_train = ("folds", "run_directory", "profile", "checkpoint_interval", "checkpoint_steps")
     usual = kind()
-    given = {key: getattr(options, key) != getattr(usual, key) for key in of_train}
+    given = {key: getattr(options, key) != getattr(usual, key) for key in _OF_RUNS}
     _check_of_train("plan", given)
     base = TrainConfig.for_dataset(options.dataset)
     if options.preset:
@@ -179,12 +185,17 @@ def _parse(arguments: list[str], name: str, default: Options) -> Options | None:
 
 
 def parse_options(
-    kind: type[T], arguments: list[str], name: str, default: T | None = None
+    kind: type[T],
+    arguments: list[str],
+    name: str,
+    default: T | None = None,
+    hidden: Collection[str] = (),
 ) -> T | None:
-    """tyro's parse, its errors as a `UsageError` of one line; None after `--help`."""
+    """tyro's parse, its errors as a `UsageError` of one line; None after `--help`, which does not
+    name the `hidden` options."""
     errors = io.StringIO()
     if {"-h", "--help"} & {*arguments}:
-        kind, default = in_paragraphs(kind, default)
+        kind, default = in_paragraphs(kind, default, hidden)
     try:
         with contextlib.redirect_stderr(errors):
             prog, flags = f"jaxgnn {name}", (tyro.conf.FlagCreatePairsOff,)

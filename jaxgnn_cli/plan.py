@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxgnn.train.settings.config import TaskName, TrainConfig
+from jaxgnn.train.settings.config import TrainConfig
 from jaxgnn_cli.options import Options, parse_planned
 from jaxgnn_cli.status import UsageError
 
@@ -39,15 +39,6 @@ class PlanOptions(Options):
     processes: tyro.conf.Suppress[int | None] = None
     process: tyro.conf.Suppress[int | None] = None
     stall_timeout: tyro.conf.Suppress[int] = TrainConfig.stall_timeout
-    task: tyro.conf.Suppress[TaskName] = "node"
-    edge_weights: tyro.conf.Suppress[bool] = False
-    folds: tyro.conf.Suppress[int] = 0
-    resume: tyro.conf.Suppress[str | None] = None
-    run_directory: tyro.conf.Suppress[str | None] = None
-    checkpoint_interval: tyro.conf.Suppress[int] = TrainConfig.checkpoint_interval
-    checkpoint_steps: tyro.conf.Suppress[int] = TrainConfig.checkpoint_steps
-    profile: tyro.conf.Suppress[str | None] = None
-    plain: tyro.conf.Suppress[bool] = False
 
     memory: Annotated[float, tyro.conf.arg(metavar="GB")] = 0.0
     """Memory of a device; 0: as this one's, on the CPU the machine's."""

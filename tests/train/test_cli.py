@@ -120,6 +120,21 @@ def test_options_of_runs_are_not_ignored(capsys, command, given):
     assert f"{given}: expected jaxgnn train with it, got jaxgnn {command}" in found
 
 
+def test_help_is_wrapped_once_and_names_what_the_command_takes(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = {}
+    for command in ("train", "plan"):
+        assert main([command, "--help"]) == 0
+        texts[command] = capsys.readouterr().out
+    lines = texts["train"].splitlines()
+    first = next(i for i, line in enumerate(lines) if "--task {node,link,graph}" in line)
+    paragraph = [line.strip("│ ") for line in lines[first + 1 : first + 6]]
+    assert paragraph[0].startswith("node: classify the nodes. link: predict the edges")
+    assert all(len(line) > 40 for line in paragraph[:-1]), paragraph
+    for name in ("--resume", "--folds", "--task", "--edge-weights", "--checkpoint-interval"):
+        assert f" {name} " in texts["train"] and f" {name} " not in texts["plan"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
