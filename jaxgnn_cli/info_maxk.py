@@ -29,7 +29,7 @@ def aggregates_maxk(program: Program, step: Lowered) -> bool:
 def add_engines(table: Table, graph: Graph, config: TrainConfig) -> None:
     """What `maxk_spmm` and its gradient would run on a GPU: see `jaxgnn.config.maxk_engine`."""
     from jaxgnn import build_info
-    from jaxgnn.graph._windows import MAX_WIDTH
+    from jaxgnn.graph._layouts.windows import MAX_WIDTH
     from jaxgnn.ops._maxk import choice
 
     if not build_info().cpu or graph.num_edges >= 1 << 31:

@@ -23,7 +23,7 @@ from jaxgnn.data import benchmark_graph, benchmark_shapes
 from jaxgnn.distributed import Partition, partition
 from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.distributed._halo import Halo
-from jaxgnn.graph import _windows
+from jaxgnn.graph._layouts import windows as _windows
 
 _BLOCKS, _ENTRY_COST = 264, 1  # in edges, as in cpu/host/windows.cc
 _HEAD = "graph      parts  method   order  entries   all  edges/entry  edges  rows   ends  partials"

@@ -2,12 +2,12 @@
 
     python -m benchmarks.experiments.row_mapping [--shapes reddit arxiv] [--lengths 1024] [--json F]
 
-`Graph.row_chunks` cuts rows longer than a limit (`jaxgnn/graph/_row_chunks.py`), so that a worker
-has a chunk: balanced by edges. Without the table a worker has a row: balanced by receivers. Each
-operation and its gradient is timed in turns on the same graph with the limit of the library, with
-other limits, and without any. The last column is the median of the rounds' ratios. With `--clock
-processor` it is the time of all threads, on a CPU that others use too: what chunks cost, not what
-they balance.
+`Graph.row_chunks` cuts rows longer than a limit (`jaxgnn/graph/_build/row_chunks.py`), so that a
+worker has a chunk: balanced by edges. Without the table a worker has a row: balanced by receivers.
+Each operation and its gradient is timed in turns on the same graph with the limit of the library,
+with other limits, and without any. The last column is the median of the rounds' ratios. With
+`--clock processor` it is the time of all threads, on a CPU that others use too: what chunks cost,
+not what they balance.
 
 A count goes with each graph: the rows of partial sums that chunks write and read, by the rows that
 edges gather.
@@ -33,7 +33,7 @@ from rich.table import Table
 import jaxgnn
 from benchmarks.harness import graphs
 from benchmarks.harness.record import write_records
-from jaxgnn.graph import _row_chunks
+from jaxgnn.graph._build import row_chunks as _row_chunks
 
 _WIDTH, _HEADS, _KEPT = 256, 4, 32
 _KERNELS, _DIMS = 3, 2  # Gaussians

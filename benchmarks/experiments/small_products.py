@@ -27,7 +27,7 @@ from benchmarks.harness import graphs, plan, timing
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import spmm
-from jaxgnn.graph._row_chunks import chunk_rows
+from jaxgnn.graph._build.row_chunks import chunk_rows
 
 _STEPS, _TURNS, _REPEATS = 16, 8, 9
 

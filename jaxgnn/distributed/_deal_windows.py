@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 from jaxtyping import Int
 
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._layouts.windows import Windows
 
 _ENTRY_COST = 1
 """Work of a window's entry, beside its edges, in edges; as in cpu/host/windows.cc."""

@@ -12,8 +12,8 @@ from jaxtyping import Int
 
 from jaxgnn.distributed._edge_kinds import EdgeKinds, places_of_kinds
 from jaxgnn.graph import Graph
-from jaxgnn.graph._row_chunks import pad_chunks
-from jaxgnn.graph._windows import Windows, build, pad_to_one_shape, receivers_for
+from jaxgnn.graph._build.row_chunks import pad_chunks
+from jaxgnn.graph._layouts.windows import Windows, build, pad_to_one_shape, receivers_for
 
 
 class WindowsOfParts(NamedTuple):

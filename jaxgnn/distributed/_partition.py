@@ -19,8 +19,8 @@ from jaxgnn.distributed._arguments import check_owners
 from jaxgnn.distributed._deal_windows import deal_windows
 from jaxgnn.distributed._partition_files import PartData
 from jaxgnn.graph import Graph
-from jaxgnn.graph._csr import check_row_offsets
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._build.csr import check_row_offsets
+from jaxgnn.graph._layouts.windows import Windows
 
 if TYPE_CHECKING:
     from jaxgnn.data import CSR

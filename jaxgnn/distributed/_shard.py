@@ -17,8 +17,8 @@ from jaxgnn.distributed._parts import Parts, rows_of_device, split
 from jaxgnn.distributed._placement import own_parts, place, place_parts
 from jaxgnn.distributed._sharded_graph import ShardedGraph, layout_of
 from jaxgnn.graph import Graph
-from jaxgnn.graph._tile_rule import estimate
-from jaxgnn.graph._tiles import Tiles, append_rows
+from jaxgnn.graph._layouts.tile_rule import estimate
+from jaxgnn.graph._layouts.tiles import Tiles, append_rows
 
 _FEATURES = 256  # for which layouts are compared
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from jaxgnn.data.files.limits import DataError
 from jaxgnn.graph import Graph, batch
-from jaxgnn.graph._device_csr import square_graph
+from jaxgnn.graph._build.device_csr import square_graph
 
 EDGES = ("senders", "receivers")
 """The arrays of a portable program."""

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from jaxgnn.data.files.limits import DataError
 from jaxgnn.graph import Graph, batch
-from jaxgnn.graph._device_csr import membership_graph, square_graph
+from jaxgnn.graph._build.device_csr import membership_graph, square_graph
 from jaxgnn.graph.batch import GraphBatch
 
 ARRAYS = ("senders", "receivers", "graph_ids")

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.graph import _tiles, _windows
-from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._build.row_chunks import RowChunks
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts import windows as _windows
 
 ARRAYS = [
     "row_offsets",

@@ -10,11 +10,16 @@ import jax
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn._core.checks import boolean
-from jaxgnn.graph import _convert, _csr, _edge_data, _edge_list, _layouts, _tiles
 from jaxgnn.graph._arrays import ARRAYS, STATIC, GraphArrays
-from jaxgnn.graph._edge_data import Reduce
+from jaxgnn.graph._build import convert as _convert
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import edge_data as _edge_data
+from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._build.edge_data import Reduce
+from jaxgnn.graph._build.to_device import device_fields
+from jaxgnn.graph._layouts import carried as _layouts
+from jaxgnn.graph._layouts import tiles as _tiles
 from jaxgnn.graph._reversed import reversed_fields
-from jaxgnn.graph._to_device import device_fields
 from jaxgnn.graph._validate import check_not_traced, problem
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxgnn._core import device
-from jaxgnn.graph._device_windows import rows_fit
-from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
-from jaxgnn.graph._tile_sizes import ROWS, STAGE_BATCHES
-from jaxgnn.graph._tiles import Tiles
-from jaxgnn.graph._windows import RECEIVERS, Windows, masks_within, slots_within
+from jaxgnn.graph._build.row_chunks import RowChunks, chunk_rows
+from jaxgnn.graph._layouts.device_windows import rows_fit
+from jaxgnn.graph._layouts.tile_sizes import ROWS, STAGE_BATCHES
+from jaxgnn.graph._layouts.tiles import Tiles
+from jaxgnn.graph._layouts.windows import RECEIVERS, Windows, masks_within, slots_within
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph

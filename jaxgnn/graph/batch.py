@@ -7,14 +7,14 @@ nothing of theirs reaches the real ones. Batches padded to the same counts have 
 throughout, chunk tables included, and share one compiled program.
 """
 
-from jaxgnn.graph._batch_data import (
+from jaxgnn.graph._batches.data import (
     union_edge_data,
     union_graph_data,
     union_node_data,
     union_sender_data,
 )
-from jaxgnn.graph._batch_padding import bucket_size, pad, pad_to_bucket
-from jaxgnn.graph._graph_batch import GraphBatch, disjoint_union
+from jaxgnn.graph._batches.graph_batch import GraphBatch, disjoint_union
+from jaxgnn.graph._batches.padding import bucket_size, pad, pad_to_bucket
 
 __all__ = [
     "GraphBatch",

@@ -20,11 +20,14 @@ from jaxgnn._core import checks, device
 from jaxgnn._core.checks import boolean, floating_dtype, integer
 from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.graph import _csr, _device_translation, _tile_file, _tile_rule
-from jaxgnn.graph._device_windows import numbers_fit
+from jaxgnn.graph._build import csr as _csr
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._tile_rule import Estimate, Operation
-from jaxgnn.graph._tiles import Tiles
+from jaxgnn.graph._layouts import device_translation as _device_translation
+from jaxgnn.graph._layouts import tile_file as _tile_file
+from jaxgnn.graph._layouts import tile_rule as _tile_rule
+from jaxgnn.graph._layouts.device_windows import numbers_fit
+from jaxgnn.graph._layouts.tile_rule import Estimate, Operation
+from jaxgnn.graph._layouts.tiles import Tiles
 from jaxgnn.graph._validate import check_not_traced, check_rows
 
 __all__ = ["Estimate", "Operation", "Tiles", "Translation", "estimate", "load", "save", "translate"]

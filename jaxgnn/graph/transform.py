@@ -8,13 +8,17 @@ be traced, and are differentiable; the graph may not be traced. Features (`degre
 `laplacian_pe`, `random_walk_pe`, `cartesian`, `distance`) are NumPy arrays.
 """
 
-from jaxgnn.graph._encodings import degree_features, laplacian_pe, random_walk_pe
-from jaxgnn.graph._geometry import cartesian, distance, radius_graph
-from jaxgnn.graph._links import LinkPart, LinkSplit, link_split
-from jaxgnn.graph._merging import coalesce, to_undirected
-from jaxgnn.graph._normalization import gcn_norm, mean_weights
-from jaxgnn.graph._selection import largest_component, permute_nodes, reorder, subgraph
-from jaxgnn.graph._self_loops import add_remaining_self_loops, add_self_loops, remove_self_loops
+from jaxgnn.graph._transforms.encodings import degree_features, laplacian_pe, random_walk_pe
+from jaxgnn.graph._transforms.geometry import cartesian, distance, radius_graph
+from jaxgnn.graph._transforms.links import LinkPart, LinkSplit, link_split
+from jaxgnn.graph._transforms.merging import coalesce, to_undirected
+from jaxgnn.graph._transforms.normalization import gcn_norm, mean_weights
+from jaxgnn.graph._transforms.selection import largest_component, permute_nodes, reorder, subgraph
+from jaxgnn.graph._transforms.self_loops import (
+    add_remaining_self_loops,
+    add_self_loops,
+    remove_self_loops,
+)
 
 __all__ = [
     "LinkPart",

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Shaped
 
 from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
-from jaxgnn.graph._ordered_sum import take_in_order
+from jaxgnn.graph._build.ordered_sum import take_in_order
 from jaxgnn.nn import _inputs
 from jaxgnn.nn._linear import Initializer, check_options, count, width
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxgnn import Graph, spmm
-from jaxgnn.graph import _row_chunks
+from jaxgnn.graph._build import row_chunks as _row_chunks
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array
 
 NODES = 400

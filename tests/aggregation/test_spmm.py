@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from jaxgnn import Graph, spmm
-from jaxgnn.graph import _row_chunks
+from jaxgnn.graph._build import row_chunks as _row_chunks
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 

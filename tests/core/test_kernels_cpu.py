@@ -11,7 +11,7 @@ import pytest
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import _row_chunks
+from jaxgnn.graph._build import row_chunks as _row_chunks
 from jaxgnn.ops._aggregation.reference import TIES_UNIT, reduce_rows, ties_dtype
 from jaxgnn.ops._core.rows import Rows
 from tests.support.paths import ROOT

@@ -9,7 +9,7 @@ from jaxgnn._core.ffi import cpu_module
 from jaxgnn.data import benchmark_graph
 from jaxgnn.distributed import partition, shard
 from jaxgnn.distributed._choose_partition import choose_owners, choose_partition
-from jaxgnn.graph._tile_rule import estimate
+from jaxgnn.graph._layouts.tile_rule import estimate
 from jaxgnn.train import TrainConfig
 from jaxgnn.train.steps.sharded import shard_graph
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from jaxgnn import distributed
-from jaxgnn.graph import _windows
+from jaxgnn.graph._layouts import windows as _windows
 from tests.support.window_products import hubs
 
 

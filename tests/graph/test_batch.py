@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, batch, readout, spmm
-from jaxgnn.graph import _row_chunks
+from jaxgnn.graph._build import row_chunks as _row_chunks
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
 FEW = examples(20)

@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, algebra, batch, spmm, transform
-from jaxgnn.graph import _argument, _csr, _row_chunks, self_loop_mask
+from jaxgnn.graph import _argument, self_loop_mask
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import row_chunks as _row_chunks
 from jaxgnn.nn import MLP, EdgeConv, GMMConv
 from tests.support.paths import ROOT
 from tests.support.processes import run_python
@@ -100,7 +102,7 @@ def check_structure(csr: _csr.HostCSR):
 def test_build(core, edges, undirected, deduplicate, self_loops, wide):
     if not edges.square:
         undirected, self_loops = False, "keep"
-    csr = _csr.build(
+    csr = csr.build(
         edges.senders,
         edges.receivers,
         **edges.counts(),
@@ -131,9 +133,9 @@ def test_wide_counts_only_where_needed(core, monkeypatch):
     """Sorted wide because there might be too many edges for int32, narrowed as there are not."""
     monkeypatch.setattr(_csr, "_WIDE_FROM", 10)
     senders, receivers = [0, 1, 2, 2, 1, 0], [1, 0, 1, 1, 2, 0]
-    narrow = _csr.build(senders, receivers, undirected=True, deduplicate=True)
+    narrow = csr.build(senders, receivers, undirected=True, deduplicate=True)
     assert narrow.num_edges == 5
-    wide = _csr.build(senders, receivers, undirected=True)
+    wide = csr.build(senders, receivers, undirected=True)
     assert wide.num_edges == 11
     for name in ("row_offsets", "transpose_row_offsets", "transpose_permutation"):
         assert getattr(narrow, name).dtype == np.int32
@@ -141,7 +143,7 @@ def test_wide_counts_only_where_needed(core, monkeypatch):
     assert narrow.edge_permutation.dtype == np.int32
     assert narrow.transpose_row_offsets is narrow.row_offsets
     check_structure(narrow)
-    many = _csr.build(senders * 2, receivers * 2, deduplicate=True)
+    many = csr.build(senders * 2, receivers * 2, deduplicate=True)
     assert many.row_offsets.dtype == np.int32 and many.edge_permutation.dtype == np.int64
 
 
@@ -163,7 +165,7 @@ def test_large_build_in_parallel(core, dtype, layout, options):
         key = (senders,) if layout == "by_sender" else (senders, receivers)
         order = np.lexsort(key)
         senders, receivers = senders[order], receivers[order]
-    csr = _csr.build(senders, receivers, **counts, **options)
+    csr = csr.build(senders, receivers, **counts, **options)
     check_structure(csr)
     oracle = _csr._build_numpy(
         senders,
@@ -198,7 +200,7 @@ def test_options_in_parallel(core):
     count["add_remaining"] += 400 - np.unique(senders[loops]).size
     count["remove"] -= loops.sum()
     for option, expected in count.items():
-        csr = _csr.build(senders, receivers, num_nodes=400, self_loops=option)
+        csr = csr.build(senders, receivers, num_nodes=400, self_loops=option)
         assert csr.num_edges == expected
         check_structure(csr)
         users = csr.edge_permutation
@@ -529,7 +531,7 @@ def test_counts_and_options_may_be_scalars_of_arrays(core):
 
 
 def test_wide_offsets_need_x64():
-    csr = _csr.build([0, 1], [1, 0], wide=True)
+    csr = csr.build([0, 1], [1, 0], wide=True)
     with pytest.raises(ValueError, match="jax_enable_x64"):
         Graph._from_host(csr)
     with jax.enable_x64(True):
@@ -548,7 +550,7 @@ def test_documentation_runs():
 
 MEASURE = """
 import numpy as np
-from jaxgnn.graph import _csr
+from jaxgnn.graph._build import csr
 
 def memory(field):
     with open("/proc/self/status") as status:
@@ -556,9 +558,9 @@ def memory(field):
 
 edges, nodes = 4_000_000, 1 << 18
 senders, receivers = np.random.default_rng(0).integers(nodes, size=(2, edges))
-_csr.build(senders[:9], receivers[:9])
+csr.build(senders[:9], receivers[:9])
 before = memory("VmRSS:")
-csr = _csr.build(senders, receivers, num_nodes=nodes)
+csr = csr.build(senders, receivers, num_nodes=nodes)
 result = sum(array.nbytes for array in csr if isinstance(array, np.ndarray))
 print((memory("VmHWM:") - before + senders.nbytes + receivers.nbytes) / result)
 """

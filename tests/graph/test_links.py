@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, negative_edges, transform
-from jaxgnn.graph import _csr
-from jaxgnn.graph._links import _decode, _encode
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._transforms.links import _decode, _encode
 from tests.support.strategies import edge_lists, examples
 
 SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.45])

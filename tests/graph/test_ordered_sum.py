@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxgnn import Graph, transform
-from jaxgnn.graph._ordered_sum import sum_in_order, sum_sorted_rows, take_in_order
+from jaxgnn.graph._build.ordered_sum import sum_in_order, sum_sorted_rows, take_in_order
 from tests.support.arrays import normal
 
 COUNTS = np.arange(1, 10)  # edges between two nodes

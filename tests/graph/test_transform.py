@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, batch, transform
-from jaxgnn.graph import _csr
+from jaxgnn.graph._build import csr as _csr
 from tests.support.strategies import dense_adjacency, edge_lists, examples
 
 FEW = examples(25)

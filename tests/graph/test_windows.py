@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxgnn import Graph
 from jaxgnn._core import ffi
-from jaxgnn.graph import _windows
+from jaxgnn.graph._layouts import windows as _windows
 from tests.support.oracle import edges
 from tests.support.strategies import graphs, skewed_graph
 from tests.support.window_products import hubs

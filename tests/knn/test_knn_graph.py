@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph, data, gather_edges, knn_graph, spmm
-from jaxgnn.graph import _device_csr, _row_chunks
+from jaxgnn.graph._build import device_csr as _device_csr
+from jaxgnn.graph._build import row_chunks as _row_chunks
 from jaxgnn.ops._knn import nearest
 from tests.support.devices import two_devices
 from tests.support.strategies import skewed_graph

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from jaxgnn import Graph, tiles
 from jaxgnn._core import device
-from jaxgnn.graph import _device_tiles, _tiles
-from jaxgnn.graph._device_windows import numbers_fit, rows_fit, sort_windows
+from jaxgnn.graph._layouts import device_tiles as _device_tiles
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts.device_windows import numbers_fit, rows_fit, sort_windows
 from tests.support.strategies import examples, skewed_graph
 
 pytestmark = pytest.mark.usefixtures("strict")

@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxgnn import Graph, sddmm, spmm, tiles
 from jaxgnn._core import platform
-from jaxgnn.graph import _tile_rule
+from jaxgnn.graph._layouts import tile_rule as _tile_rule
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support.strategies import dense_adjacency, skewed_graph
 

@@ -16,8 +16,8 @@ from jaxgnn import Graph, batch, config, spmm, tiles, transform
 from jaxgnn._core import device
 from jaxgnn.data import load
 from jaxgnn.data.generated.benchmark_graphs import benchmark_communities
-from jaxgnn.graph import _tiles
-from jaxgnn.graph._tiles import append_rows, lay_out
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts.tiles import append_rows, lay_out
 from tests.support import oracle_tiles
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 

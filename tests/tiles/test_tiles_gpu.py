@@ -9,7 +9,7 @@ import pytest
 
 from jaxgnn import Graph, sddmm, spmm
 from jaxgnn._core import device
-from jaxgnn.graph import _tiles
+from jaxgnn.graph._layouts import tiles as _tiles
 from jaxgnn.ops._aggregation.linear import Precision
 from tests.support.strategies import dense_adjacency, skewed_graph
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, tiles
 from jaxgnn._core import device, ffi
 from jaxgnn.data import load
-from jaxgnn.graph import _device_translation
 from jaxgnn.graph import tiles as implementation
+from jaxgnn.graph._layouts import device_translation as _device_translation
 from tests.support.strategies import graphs, skewed_graph
 
 SHAPES = [(16, 8), (16, 16), (64, 16), (3, 2), (1, 1)]

@@ -9,7 +9,7 @@ import pytest
 from jaxgnn import Graph
 from jaxgnn._core import device
 from jaxgnn.data import Metadata, NodeDataset, Split
-from jaxgnn.graph import _device_tiles
+from jaxgnn.graph._layouts import device_tiles as _device_tiles
 from jaxgnn.ops._attention import cosine_tiles
 from jaxgnn.train import TrainConfig
 from jaxgnn.train.problems.links import LinkData, LinkProblem

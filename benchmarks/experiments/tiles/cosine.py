@@ -29,8 +29,10 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import cosine_attention
-from jaxgnn.graph import Graph, _tile_order, _tiles
-from jaxgnn.graph._tiles import Tiles
+from jaxgnn.graph import Graph
+from jaxgnn.graph._layouts import tile_order as _tile_order
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts.tiles import Tiles
 from jaxgnn.ops._attention import cosine_gradients, cosine_rule, cosine_tiles
 from jaxgnn.ops._core.rows import neighbors
 

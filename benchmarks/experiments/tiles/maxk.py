@@ -27,10 +27,10 @@ from benchmarks.harness import graphs, timing
 from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import CBSR, config, maxk, maxk_spmm
-from jaxgnn.graph import _tiles
-from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._tiles import ROWS, Tiles
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._build.row_chunks import RowChunks
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts.tiles import ROWS, Tiles
+from jaxgnn.graph._layouts.windows import Windows
 from jaxgnn.ops._aggregation import tiles as tiles_ops
 from jaxgnn.ops._core.rows import neighbors
 

@@ -19,9 +19,11 @@ import numpy as np
 from jaxgnn import Graph, tiles
 from jaxgnn._core.device import on_gpu
 from jaxgnn.data import benchmark_graph
-from jaxgnn.graph import _device_tiles, _device_translation, _tiles
-from jaxgnn.graph._device_windows import rows_fit
-from jaxgnn.graph._tile_order import choose
+from jaxgnn.graph._layouts import device_tiles as _device_tiles
+from jaxgnn.graph._layouts import device_translation as _device_translation
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts.device_windows import rows_fit
+from jaxgnn.graph._layouts.tile_order import choose
 
 REPEATS = 3
 ON_GPU_REPEATS = 5

@@ -1,4 +1,4 @@
-"""The rates of `jaxgnn/graph/_tile_rule.py`, fitted to this GPU: [MOST_EDGES [NAME...]].
+"""The rates of `jaxgnn/graph/_layouts/tile_rule.py`, fitted to this GPU: [MOST_EDGES [NAME...]].
 
 Times `spmm`, without weights and with, by rows and over tiles on graphs of at most that many edges
 (20 M by default), in each width and dtype. Fits the picoseconds of each term of the
@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 
 from jaxgnn import Graph, spmm, tiles
 from jaxgnn.data import benchmark_graph, benchmark_shapes
-from jaxgnn.graph import _tile_rule
+from jaxgnn.graph._layouts import tile_rule as _tile_rule
 from jaxgnn.graph.tiles import Operation
 
 NAMES = ("reddit", "proteins", "products", "arxiv", "artist", "amazon0601", "com_amazon", "dd")

@@ -37,7 +37,7 @@ from jaxgnn.data.sets.dataset import Metadata, NodeDataset, Split
 from jaxgnn.data.sets.graph_set import GraphSet
 from jaxgnn.data.sets.plain_graph import PlainGraph
 from jaxgnn.graph import Graph
-from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._build.row_chunks import RowChunks
 from jaxgnn.graph._validate import problem
 
 VERSION = 3

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import foldable
-from jaxgnn.graph._row_chunks import no_chunks
+from jaxgnn.graph._build.row_chunks import no_chunks
 from jaxgnn.ops._aggregation import reference
 from jaxgnn.ops._core.row_call import optional, row_call
 from jaxgnn.ops._core.rows import Rows

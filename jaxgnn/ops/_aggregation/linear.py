@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxgnn._core.linear_call import Multilinear
 from jaxgnn._core.platform import Impl, chosen
 from jaxgnn.graph import Graph
-from jaxgnn.graph._tiles import Tiles
+from jaxgnn.graph._layouts.tiles import Tiles
 from jaxgnn.ops._aggregation import tiles as by_tiles
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core import checks

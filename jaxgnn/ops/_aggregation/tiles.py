@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 from jaxgnn._core import ffi
 from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.folding import foldable
-from jaxgnn.graph._tile_rule import Operation, estimate
-from jaxgnn.graph._tiles import ROWS, Tiles
+from jaxgnn.graph._layouts.tile_rule import Operation, estimate
+from jaxgnn.graph._layouts.tiles import ROWS, Tiles
 from jaxgnn.ops._aggregation import kernels
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.rows import Rows, tiled_structure

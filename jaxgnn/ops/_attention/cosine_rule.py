@@ -12,7 +12,7 @@ from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import foldable_heads
 from jaxgnn._core.platform import Impl
 from jaxgnn.graph import Graph
-from jaxgnn.graph._tiles import Tiles
+from jaxgnn.graph._layouts.tiles import Tiles
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._aggregation.linear import Engine
 from jaxgnn.ops._attention import cosine_gradients, cosine_tiles, pair_rule

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxgnn._core import ffi
-from jaxgnn.graph._tiles import ROWS, Tiles
+from jaxgnn.graph._layouts.tiles import ROWS, Tiles
 from jaxgnn.ops._core.rows import Rows, ordered_structure, tiled_structure
 
 TARGET = "jaxgnn_tiles_cosine_attention"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.folding import foldable_heads
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._layouts.windows import Windows
 from jaxgnn.ops._attention import sparse_windows
 from jaxgnn.ops._attention.gat_kernels import (
     Attention,

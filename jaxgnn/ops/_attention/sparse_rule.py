@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxgnn._core.platform import Impl
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._layouts.windows import Windows
 from jaxgnn.ops._aggregation.kernels import node_dots
 from jaxgnn.ops._attention import gat_kernels, gat_rule
 from jaxgnn.ops._attention import sparse_kernels as kernels

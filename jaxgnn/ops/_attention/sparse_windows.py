@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
 
 from jaxgnn._core import device
-from jaxgnn.graph._windows import RECEIVERS, Windows
+from jaxgnn.graph._layouts.windows import RECEIVERS, Windows
 from jaxgnn.ops._attention.gat_kernels import Attention, Operands
 from jaxgnn.ops._core import padding
 from jaxgnn.ops._core.row_call import row_call

@@ -17,10 +17,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, UInt
 
-from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._tile_sizes import STAGE_BATCHES
-from jaxgnn.graph._tiles import Tiles
-from jaxgnn.graph._windows import Windows, masks_within, slots_within
+from jaxgnn.graph._build.row_chunks import RowChunks
+from jaxgnn.graph._layouts.tile_sizes import STAGE_BATCHES
+from jaxgnn.graph._layouts.tiles import Tiles
+from jaxgnn.graph._layouts.windows import Windows, masks_within, slots_within
 
 
 def check_rows(rows: Any, num_columns: int, num_edges: int) -> Any:

@@ -10,9 +10,9 @@ from jaxtyping import Array, Int
 
 from jaxgnn import config
 from jaxgnn.graph import Graph
-from jaxgnn.graph._row_chunks import RowChunks
-from jaxgnn.graph._tiles import Tiles
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._build.row_chunks import RowChunks
+from jaxgnn.graph._layouts.tiles import Tiles
+from jaxgnn.graph._layouts.windows import Windows
 from jaxgnn.ops._core.checked import check_rows, check_tiles, check_windows
 
 

@@ -13,7 +13,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.arguments import unwrap
-from jaxgnn.graph import Graph, _device_csr
+from jaxgnn.graph import Graph
+from jaxgnn.graph._build import device_csr as _device_csr
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._knn.nearest import nearest
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
 
 from jaxgnn import config
-from jaxgnn.graph._windows import MAX_WIDTH, RECEIVERS, Windows
+from jaxgnn.graph._layouts.windows import MAX_WIDTH, RECEIVERS, Windows
 from jaxgnn.ops._core.row_call import optional
 from jaxgnn.ops._core.rows import Rows
 from jaxgnn.ops._maxk import choice

@@ -16,7 +16,7 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import sequential
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._layouts.windows import Windows
 from jaxgnn.ops._aggregation import kernels as aggregation
 from jaxgnn.ops._aggregation.kernels import REDUCE
 from jaxgnn.ops._core import padding

@@ -14,7 +14,7 @@ from jaxgnn import config
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import sequential
-from jaxgnn.graph._windows import Windows
+from jaxgnn.graph._layouts.windows import Windows
 from jaxgnn.ops._core.degree import divide_rows, widened
 from jaxgnn.ops._core.row_call import row_call
 from jaxgnn.ops._core.rows import Rows, structure

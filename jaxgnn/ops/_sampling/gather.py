@@ -15,7 +15,7 @@ from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear
 from jaxgnn.graph import Graph, NodeRows
-from jaxgnn.graph._row_chunks import padding_chunk
+from jaxgnn.graph._build.row_chunks import padding_chunk
 from jaxgnn.ops._aggregation.kernels import reduce_rows
 from jaxgnn.ops._aggregation.linear import LinearMap, aggregate, edge_dot_of
 from jaxgnn.ops._core import padding

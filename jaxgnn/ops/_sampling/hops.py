@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph import Blocks, Graph
-from jaxgnn.graph._device_csr import transpose_order
-from jaxgnn.graph._row_chunks import (
+from jaxgnn.graph._build.device_csr import transpose_order
+from jaxgnn.graph._build.row_chunks import (
     RowChunks,
     chunk_length,
     chunk_rows_on_device,

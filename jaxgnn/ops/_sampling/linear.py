@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.linear_call import Multilinear
-from jaxgnn.graph._row_chunks import no_chunks
+from jaxgnn.graph._build.row_chunks import no_chunks
 from jaxgnn.ops._aggregation.kernels import dot_rows, reduce_rows
 from jaxgnn.ops._core.rows import in_row_order, neighbors
 from jaxgnn.ops._sampling.rows import (

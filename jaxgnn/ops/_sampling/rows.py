@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from jaxgnn._core.counting_sort import counting_sort
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn._core.row_offsets import offsets_of
-from jaxgnn.graph._row_chunks import RowChunks, chunk_length, chunk_rows_on_device, no_chunks
+from jaxgnn.graph._build.row_chunks import RowChunks, chunk_length, chunk_rows_on_device, no_chunks
 from jaxgnn.ops._core.rows import Rows
 from jaxgnn.ops._sampling import kernels, reference
 from jaxgnn.ops._sampling.sample import ALL, Places, Sample, capacity

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxgnn._core.device import device_array
 from jaxgnn.graph import Graph
-from jaxgnn.graph._device_csr import membership_graph
-from jaxgnn.graph._row_chunks import chunk_rows_on_device
+from jaxgnn.graph._build.device_csr import membership_graph
+from jaxgnn.graph._build.row_chunks import chunk_rows_on_device
 from jaxgnn.graph.batch import GraphBatch
 from jaxgnn.train.loaders.graph_minibatch import GraphMinibatch
 from jaxgnn.train.loaders.graph_store import GraphStore

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from jaxgnn._core import checks
 from jaxgnn._core.arguments import check_fits, check_floats_fit
 from jaxgnn.data import GraphSet
-from jaxgnn.graph import Graph, _csr
+from jaxgnn.graph import Graph
+from jaxgnn.graph._build import csr as _csr
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _csr
-from jaxgnn.graph._graph_batch import batch_of_csr
-from jaxgnn.graph._row_chunks import chunk_rows
+from jaxgnn.graph._batches.graph_batch import batch_of_csr
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build.row_chunks import chunk_rows
 from jaxgnn.train.loaders.graph_minibatch import GraphMinibatch
 from jaxgnn.train.loaders.graph_store import GraphStore, places
 

@@ -18,7 +18,7 @@ from jaxgnn.data.loading.directions import load_undirected
 from jaxgnn.data.loading.registry import of_nodes
 from jaxgnn.distributed import Partition, ShardedGraph
 from jaxgnn.graph import Graph
-from jaxgnn.graph._windows import MAX_WIDTH
+from jaxgnn.graph._layouts.windows import MAX_WIDTH
 from jaxgnn.graph.transform import remove_self_loops
 from jaxgnn.train.loop.epochs import Compiled
 from jaxgnn.train.loop.stages import compile_program

@@ -16,8 +16,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 from jaxgnn._core import checks
 from jaxgnn._core.row_ids import csr_row_ids
 from jaxgnn.graph import Graph, NodeRows, graph_argument
-from jaxgnn.graph._device_csr import transpose_order
-from jaxgnn.graph._row_chunks import chunk_rows_on_device
+from jaxgnn.graph._build.device_csr import transpose_order
+from jaxgnn.graph._build.row_chunks import chunk_rows_on_device
 from jaxgnn.graph._take import take_rows
 from jaxgnn.nn import GNN
 from jaxgnn.ops import CBSR

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from jaxgnn._core import ffi
-from jaxgnn.graph import Graph, _tile_rule
-from jaxgnn.graph._tiles import ROWS, Tiles
+from jaxgnn.graph import Graph
+from jaxgnn.graph._layouts import tile_rule as _tile_rule
+from jaxgnn.graph._layouts.tiles import ROWS, Tiles
 from jaxgnn.ops._attention import cosine_tiles
 from jaxgnn.train.settings.config import TrainConfig
 from jaxgnn.train.steps.sharded import SUMS, devices_of

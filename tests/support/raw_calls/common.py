@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxgnn.graph import _row_chunks
+from jaxgnn.graph._build import row_chunks as _row_chunks
 
 ROWS, COLUMNS, FEATURES, HEADS, K, KERNELS, DIMS = 6, 8, 8, 2, 4, 3, 2
 CHUNK_LENGTH = 4

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Int, Shaped
 
 from jaxgnn._core.checks import choice, host_array
-from jaxgnn.graph import _edge_list
+from jaxgnn.graph._build import edge_list as _edge_list
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._host_edges import Weighted, edge_numbers, host_edges, rebuild
+from jaxgnn.graph._transforms.host_edges import Weighted, edge_numbers, host_edges, rebuild
 
 
 def reorder(

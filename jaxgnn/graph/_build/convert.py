@@ -13,9 +13,9 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxgnn._core.arguments import check_floats_fit, unwrap
 from jaxgnn._core.checks import host_array, real
 from jaxgnn._core.device import device_array
-from jaxgnn.graph._csr import HostCSR, build, row_ids
-from jaxgnn.graph._edge_data import build_both_ways
-from jaxgnn.graph._edge_list import check_concrete
+from jaxgnn.graph._build.csr import HostCSR, build, row_ids
+from jaxgnn.graph._build.edge_data import build_both_ways
+from jaxgnn.graph._build.edge_list import check_concrete
 
 if TYPE_CHECKING:
     import networkx

@@ -10,7 +10,9 @@ from jaxtyping import Array, Int
 
 from jaxgnn._core.checks import boolean, integer
 from jaxgnn._core.device import place_like
-from jaxgnn.graph import _row_schedule, _tiles, _windows
+from jaxgnn.graph._layouts import row_schedule as _row_schedule
+from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts import windows as _windows
 from jaxgnn.graph._validate import check_not_traced, check_rows
 
 if TYPE_CHECKING:

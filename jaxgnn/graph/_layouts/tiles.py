@@ -13,10 +13,11 @@ from jaxtyping import Array, Int, UInt
 from jaxgnn._core import device
 from jaxgnn._core.checks import choice, integer
 from jaxgnn._core.ffi import host_module
-from jaxgnn.graph import _device_tiles, _tile_order
-from jaxgnn.graph._device_windows import numbers_fit
-from jaxgnn.graph._row_chunks import RowChunks, chunk_rows
-from jaxgnn.graph._tile_sizes import ROWS
+from jaxgnn.graph._build.row_chunks import RowChunks, chunk_rows
+from jaxgnn.graph._layouts import device_tiles as _device_tiles
+from jaxgnn.graph._layouts import tile_order as _tile_order
+from jaxgnn.graph._layouts.device_windows import numbers_fit
+from jaxgnn.graph._layouts.tile_sizes import ROWS
 
 Order = Literal["auto", "numbered", "groups", "rcm", "labels"]
 

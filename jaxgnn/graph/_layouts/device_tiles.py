@@ -20,15 +20,15 @@ from jaxtyping import Array, Int
 
 from jaxgnn._core.device import device_array
 from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.graph._device_windows import (
+from jaxgnn.graph._build.row_chunks import RowChunks, chunk_rows_on_device
+from jaxgnn.graph._layouts.device_windows import (
     compact,
     counts_before,
     differs,
     sort_windows,
     window_bounds,
 )
-from jaxgnn.graph._row_chunks import RowChunks, chunk_rows_on_device
-from jaxgnn.graph._tile_sizes import (
+from jaxgnn.graph._layouts.tile_sizes import (
     BATCH_ENTRIES,
     BATCH_WORDS,
     PART_BATCHES,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 
 from jaxgnn._core.counting_sort import counting_sort
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._row_chunks import chunk_rows_on_device
+from jaxgnn.graph._build.row_chunks import chunk_rows_on_device
 
 
 def square_graph(

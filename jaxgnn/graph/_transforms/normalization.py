@@ -11,10 +11,11 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxgnn._core.checks import boolean
 from jaxgnn._core.device import device_array
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import _csr, _ordered_sum
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import ordered_sum as _ordered_sum
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._host_edges import host_edges
-from jaxgnn.graph._self_loops import add_remaining_self_loops
+from jaxgnn.graph._transforms.host_edges import host_edges
+from jaxgnn.graph._transforms.self_loops import add_remaining_self_loops
 
 
 def gcn_norm(

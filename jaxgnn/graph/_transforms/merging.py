@@ -12,10 +12,18 @@ from jaxtyping import ArrayLike, Shaped
 
 from jaxgnn._core.checks import choice
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _csr, _edge_data
-from jaxgnn.graph._edge_data import Reduce
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import edge_data as _edge_data
+from jaxgnn.graph._build.edge_data import Reduce
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._host_edges import Values, Weighted, counts_of, edge_numbers, host_edges, rebuild
+from jaxgnn.graph._transforms.host_edges import (
+    Values,
+    Weighted,
+    counts_of,
+    edge_numbers,
+    host_edges,
+    rebuild,
+)
 
 
 def coalesce(

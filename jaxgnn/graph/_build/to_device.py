@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxgnn._core.device import device_array
-from jaxgnn.graph._csr import HostCSR
-from jaxgnn.graph._row_chunks import RowChunks
+from jaxgnn.graph._build.csr import HostCSR
+from jaxgnn.graph._build.row_chunks import RowChunks
 
 
 def device_fields(csr: HostCSR) -> dict[str, Any]:

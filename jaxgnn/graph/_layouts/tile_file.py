@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxgnn._core.limits import Budget, DataError, quote, reading
-from jaxgnn.graph import _tiles
+from jaxgnn.graph._layouts import tiles as _tiles
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from jaxgnn._core.checks import boolean, host_array, integer, number
-from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
-from jaxgnn.graph._edge_list import check_concrete
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build.edge_list import check_concrete
 from jaxgnn.graph._graph import Graph
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core.row_ids import csr_row_ids
-from jaxgnn.graph._device_windows import (
+from jaxgnn.graph._layouts.device_windows import (
     compact,
     counts_before,
     differs,

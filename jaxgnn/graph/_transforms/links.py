@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxgnn._core import checks
-from jaxgnn.graph import _csr
+from jaxgnn.graph._build import csr as _csr
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._host_edges import host_edges, rebuild
+from jaxgnn.graph._transforms.host_edges import host_edges, rebuild
 
 _PASSED, _LEARNED, _VAL, _TEST = range(4)
 

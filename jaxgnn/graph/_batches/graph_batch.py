@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _csr
+from jaxgnn.graph._build import csr as _csr
 from jaxgnn.graph._graph import Graph
 
 _ARRAYS = (

@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, Float
 
 from jaxgnn._core.checks import choice, integer
 from jaxgnn.graph._argument import graph_argument
-from jaxgnn.graph._edge_list import check_concrete
+from jaxgnn.graph._build.edge_list import check_concrete
 from jaxgnn.graph._graph import Graph
 
 if TYPE_CHECKING:

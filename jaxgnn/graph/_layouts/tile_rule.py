@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxgnn.graph._tiles import ROWS, Tiles
+from jaxgnn.graph._layouts.tiles import ROWS, Tiles
 
 Operation: TypeAlias = Literal["spmm", "weighted_spmm"]
 

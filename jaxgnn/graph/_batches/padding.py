@@ -10,14 +10,15 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxgnn._core.arguments import as_integer
-from jaxgnn.graph import _csr, _edge_list
-from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._graph_batch import (
+from jaxgnn.graph._batches.graph_batch import (
     GraphBatch,
     assemble,
     batch_argument,
     graph_sizes_of,
 )
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._graph import Graph
 
 _MAX_EDGES = 2**40  # more than a machine holds
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.graph._edge_list import SELF_LOOPS, as_indices, check_edges
-from jaxgnn.graph._row_chunks import RowChunks, chunk_rows, pad_chunks
+from jaxgnn.graph._build.edge_list import SELF_LOOPS, as_indices, check_edges
+from jaxgnn.graph._build.row_chunks import RowChunks, chunk_rows, pad_chunks
 
 _WIDE_FROM = 2**31  # edges that no int32 counts
 

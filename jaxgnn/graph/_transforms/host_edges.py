@@ -13,8 +13,8 @@ from jaxtyping import Array, Shaped
 from jaxgnn._core.arguments import check_fill_value, check_floats_fit, check_integers_fit
 from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _csr
 from jaxgnn.graph._argument import graph_argument
+from jaxgnn.graph._build import csr as _csr
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._validate import check_rows
 

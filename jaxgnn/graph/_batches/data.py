@@ -13,8 +13,8 @@ from jaxtyping import Array, ArrayLike, Bool, Shaped
 from jaxgnn._core.arguments import check_fill_value, check_fits
 from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
-from jaxgnn.graph import _edge_list
-from jaxgnn.graph._graph_batch import GraphBatch, batch_argument, graph_sizes_of
+from jaxgnn.graph._batches.graph_batch import GraphBatch, batch_argument, graph_sizes_of
+from jaxgnn.graph._build import edge_list as _edge_list
 
 
 def union_edge_data(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import ArrayLike, Shaped
 
-from jaxgnn.graph import _csr
+from jaxgnn.graph._build import csr as _csr
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._host_edges import Values, Weighted, edge_numbers, host_edges, rebuild
+from jaxgnn.graph._transforms.host_edges import Values, Weighted, edge_numbers, host_edges, rebuild
 
 
 def add_self_loops(

@@ -20,8 +20,9 @@ from jaxtyping import Array, Int
 from jaxgnn._core.arguments import check_fill_value, check_fits
 from jaxgnn._core.checks import choice, host_array
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph import _csr, _edge_list
-from jaxgnn.graph._ordered_sum import sum_in_order, take_in_order
+from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._build.ordered_sum import sum_in_order, take_in_order
 
 if TYPE_CHECKING:
     from jaxgnn.graph._graph import Graph

@@ -19,7 +19,7 @@ from jaxgnn._core.dispatch import dispatch
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn._core.folding import foldable
 from jaxgnn._core.linear_call import Multilinear
-from jaxgnn.graph._row_chunks import chunk_rows_on_device
+from jaxgnn.graph._build.row_chunks import chunk_rows_on_device
 
 
 @functools.partial(jax.jit, static_argnames="size")

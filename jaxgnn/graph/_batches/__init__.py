@@ -1,0 +1,1 @@
+"""Many graphs as one: their data, and padding to few shapes."""

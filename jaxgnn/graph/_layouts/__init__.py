@@ -1,0 +1,1 @@
+"""What a GPU's kernels read beside the edges: row schedules, windows, tiles."""

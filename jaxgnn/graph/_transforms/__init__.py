@@ -1,0 +1,1 @@
+"""Graphs made of graphs, and features of nodes and edges by their place in one."""
