@@ -33,7 +33,7 @@ from rich.table import Table
 import jaxgnn
 from benchmarks.harness import graphs
 from benchmarks.harness.record import write_records
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 
 _WIDTH, _HEADS, _KEPT = 256, 4, 32
 _KERNELS, _DIMS = 3, 2  # Gaussians
@@ -104,9 +104,9 @@ def with_length(graph: Any, length: int | None) -> Any:
     """The graph with chunks of another length; `None`: rows in one piece."""
     chunks = []
     for offsets in (graph.row_offsets, graph.transpose_row_offsets):
-        found = _row_chunks.no_chunks()
+        found = row_chunks.no_chunks()
         if length is not None:
-            on_host = _row_chunks.chunk_rows(np.asarray(offsets), length)
+            on_host = row_chunks.chunk_rows(np.asarray(offsets), length)
             found = dataclasses.replace(on_host, table=jnp.asarray(on_host.table))
         chunks.append(found)
     return dataclasses.replace(graph, row_chunks=chunks[0], transpose_row_chunks=chunks[1])

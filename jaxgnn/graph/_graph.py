@@ -11,10 +11,9 @@ from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from jaxgnn._core.checks import boolean
 from jaxgnn.graph._arrays import ARRAYS, STATIC, GraphArrays
-from jaxgnn.graph._build import convert as _convert
+from jaxgnn.graph._build import convert, edge_list
 from jaxgnn.graph._build import csr as _csr
 from jaxgnn.graph._build import edge_data as _edge_data
-from jaxgnn.graph._build import edge_list as _edge_list
 from jaxgnn.graph._build.edge_data import Reduce
 from jaxgnn.graph._build.to_device import device_fields
 from jaxgnn.graph._layouts import carried as _layouts
@@ -235,7 +234,7 @@ class Graph(GraphArrays):
         Raises:
             TypeError, ValueError: as `from_edges`, or the shape is not `(2, num_edges)`.
         """
-        return cls.from_edges(*_edge_list.rows_of_index(edge_index), **options)
+        return cls.from_edges(*edge_list.rows_of_index(edge_index), **options)
 
     @classmethod
     def from_scipy(
@@ -250,9 +249,9 @@ class Graph(GraphArrays):
             TypeError: not a SciPy sparse matrix, or complex entries.
             ValueError: not two-dimensional.
         """
-        edges, values = _convert.edges_of_scipy(adjacency)
+        edges, values = convert.edges_of_scipy(adjacency)
         graph = cls.from_edges(**edges)
-        return graph, _convert.in_graph_order(graph, values)
+        return graph, convert.in_graph_order(graph, values)
 
     @classmethod
     def from_networkx(
@@ -267,9 +266,9 @@ class Graph(GraphArrays):
             TypeError: not a NetworkX graph, or an attribute that is no number.
             ValueError: an attribute that no edge has, or that float32 does not hold.
         """
-        csr, values = _convert.csr_of_networkx(graph, weight)
+        csr, values = convert.csr_of_networkx(graph, weight)
         result = cls._from_host(csr)
-        return result, None if values is None else _convert.in_graph_order(result, values)
+        return result, None if values is None else convert.in_graph_order(result, values)
 
     @classmethod
     def from_jraph(cls, graph: Any) -> Graph:
@@ -281,7 +280,7 @@ class Graph(GraphArrays):
             TypeError: an attribute is missing, or the indices are no integers.
             ValueError: `n_edge` does not sum to the number of edges, or an index is out of range.
         """
-        return cls.from_edges(**_convert.edges_of_jraph(graph))
+        return cls.from_edges(**convert.edges_of_jraph(graph))
 
     # Conversions.
 
@@ -297,7 +296,7 @@ class Graph(GraphArrays):
             TypeError: the graph or `weights` are traced, or `weights` are no real numbers.
             ValueError: `weights` is not one number an edge.
         """
-        return _convert.to_scipy(self, weights)
+        return convert.to_scipy(self, weights)
 
     def to_networkx(
         self, weights: Float[ArrayLike, " num_edges"] | None = None
@@ -311,7 +310,7 @@ class Graph(GraphArrays):
             TypeError: the graph or `weights` are traced, or `weights` are no real numbers.
             ValueError: the graph is rectangular, or `weights` is not one number an edge.
         """
-        return _convert.to_networkx(self, weights)
+        return convert.to_networkx(self, weights)
 
     # Transforms.
 

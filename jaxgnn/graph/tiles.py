@@ -20,11 +20,9 @@ from jaxgnn._core import checks, device
 from jaxgnn._core.checks import boolean, floating_dtype, integer
 from jaxgnn._core.device import device_array, place_like
 from jaxgnn._core.ffi import cpu_module
-from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import csr
 from jaxgnn.graph._graph import Graph
-from jaxgnn.graph._layouts import device_translation as _device_translation
-from jaxgnn.graph._layouts import tile_file as _tile_file
-from jaxgnn.graph._layouts import tile_rule as _tile_rule
+from jaxgnn.graph._layouts import device_translation, tile_file, tile_rule
 from jaxgnn.graph._layouts.device_windows import numbers_fit
 from jaxgnn.graph._layouts.tile_rule import Estimate, Operation
 from jaxgnn.graph._layouts.tiles import Tiles
@@ -173,7 +171,7 @@ def translate(
     check_rows(graph, transpose=transpose, on_device=True)
     small = offsets.dtype == np.int32 and numbers_fit(offsets.size, edge_columns.size)
     if small and device.on_gpu(edge_columns):
-        arrays, num_entries = _device_translation.translate(
+        arrays, num_entries = device_translation.translate(
             offsets, edge_columns, *shape, num_columns
         )
     else:
@@ -234,7 +232,7 @@ def estimate(
     features = integer(width, "width", 1, 2**31 - 1)
     dtype = floating_dtype(dtype, "dtype")
     checks.choice(operation, "operation", get_args(Operation))
-    return _tile_rule.estimate(tiles, features, dtype, operation)
+    return tile_rule.estimate(tiles, features, dtype, operation)
 
 
 def save(graph: Graph, path: str | bytes | os.PathLike[str]) -> None:
@@ -252,7 +250,7 @@ def save(graph: Graph, path: str | bytes | os.PathLike[str]) -> None:
     path = _path(path)
     if graph.tiles is None or graph.transpose_tiles is None:
         raise ValueError("graph: expected tiles to save, got none; see Graph.with_tiles")
-    _tile_file.save(graph, path)
+    tile_file.save(graph, path)
 
 
 def load(graph: Graph, path: str | bytes | os.PathLike[str]) -> Graph:
@@ -275,7 +273,7 @@ def load(graph: Graph, path: str | bytes | os.PathLike[str]) -> Graph:
     path = _path(path)
     check_rows(graph)
     check_rows(graph, transpose=True)
-    tiles, transpose = _tile_file.load(graph, path, graph.symmetric)
+    tiles, transpose = tile_file.load(graph, path, graph.symmetric)
     shared = transpose is tiles
     tiles = place_like(tiles, graph.senders)
     transpose = tiles if shared else place_like(transpose, graph.senders)
@@ -331,7 +329,7 @@ def _translate_numpy(
     index = row_offsets.dtype
     num_windows = -(-(row_offsets.size - 1) // rows)
     width = int(edge_columns.max(initial=0)) + 1
-    row = _csr.row_ids(row_offsets).astype(np.int64)
+    row = csr.row_ids(row_offsets).astype(np.int64)
     keys, inverse, edges = np.unique(
         row // rows * width + edge_columns, return_inverse=True, return_counts=True
     )

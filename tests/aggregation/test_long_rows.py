@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxgnn import Graph, spmm
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array
 
 NODES = 400
@@ -25,7 +25,7 @@ def graph_with(longest: int, loops: bool = False) -> Graph:
 
 def with_padded_chunks(graph: Graph) -> Graph:
     """The graph as batches have it: nothing is known of its longest row."""
-    chunks = _row_chunks.pad_chunks(graph.row_chunks, graph.num_edges, graph.num_receivers)
+    chunks = row_chunks.pad_chunks(graph.row_chunks, graph.num_edges, graph.num_receivers)
     return dataclasses.replace(graph, row_chunks=jax.tree.map(jnp.asarray, chunks))
 
 

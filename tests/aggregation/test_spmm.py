@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from jaxgnn import Graph, spmm
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 from tests.support.oracle import assert_close, brute_force_spmm, draw_array
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
@@ -267,7 +267,7 @@ def test_bad_arguments(arguments, error, message):
 def test_chunks_of_any_length(length):
     """The length travels with the table: no row is left unwritten."""
     graph = skewed_graph(30, 900)
-    chunks = _row_chunks.chunk_rows(np.asarray(graph.row_offsets), length)
+    chunks = row_chunks.chunk_rows(np.asarray(graph.row_offsets), length)
     other = dataclasses.replace(graph, row_chunks=jax.tree.map(jnp.asarray, chunks))
     for width in (8, 16, 32, 64):  # on a GPU chunks of teams of 2 to 16 lanes
         x = jnp.asarray(np.random.default_rng(0).standard_normal((30, width)), jnp.float32)

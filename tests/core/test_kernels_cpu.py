@@ -11,7 +11,7 @@ import pytest
 
 from jaxgnn._core import ffi
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 from jaxgnn.ops._aggregation.reference import TIES_UNIT, reduce_rows, ties_dtype
 from jaxgnn.ops._core.rows import Rows
 from tests.support.paths import ROOT
@@ -62,7 +62,7 @@ class Case:
         return np.asarray(weights, accumulation_dtype(dtype))
 
     def chunks(self, length, padding=0):
-        table = _row_chunks.chunk_rows(self.offsets.astype(np.int64), length).table
+        table = row_chunks.chunk_rows(self.offsets.astype(np.int64), length).table
         return np.concatenate([table, np.full((padding, 2), -1, np.int32)])
 
 
@@ -183,7 +183,7 @@ def test_first_edges_of_rows(dtype, reduce, indices, limit):
     first = np.arange(case.edges) - case.offsets[case.row] < limit
     assert first.all() == (limit == 1000)
     counts = np.bincount(case.row[first], minlength=case.rows)[:, None]
-    rows = Rows(case.offsets, case.indices if indices else None, _row_chunks.no_chunks(), None)
+    rows = Rows(case.offsets, case.indices if indices else None, row_chunks.no_chunks(), None)
     # Narrow rows, and wide ones; with weights the edges' own.
     for width, heads in ((3, 0), (3, 1), (40, 2)):
         x = case.features(case.columns if indices else case.edges, width, dtype)

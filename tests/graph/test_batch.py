@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, batch, readout, spmm
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 from tests.support.strategies import dense_adjacency, examples, graphs, skewed_graph
 
 FEW = examples(20)
@@ -30,11 +30,11 @@ def block_diagonal(members) -> np.ndarray:
 
 
 def capacity_shapes(graph: Graph) -> bool:
-    return graph.row_chunks.table.shape[0] == _row_chunks.chunk_capacity(
+    return graph.row_chunks.table.shape[0] == row_chunks.chunk_capacity(
         graph.num_edges, graph.num_receivers
     ) and (
         graph.transpose_row_chunks.table.shape[0]
-        == _row_chunks.chunk_capacity(graph.num_edges, graph.num_senders)
+        == row_chunks.chunk_capacity(graph.num_edges, graph.num_senders)
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jaxgnn import Graph, algebra, batch, spmm, transform
 from jaxgnn.graph import _argument, self_loop_mask
 from jaxgnn.graph._build import csr as _csr
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 from jaxgnn.nn import MLP, EdgeConv, GMMConv
 from tests.support.paths import ROOT
 from tests.support.processes import run_python
@@ -79,7 +79,7 @@ def check_structure(csr: _csr.HostCSR):
         (csr.transpose_row_chunks, csr.transpose_row_offsets),
     ):
         table = chunks.table
-        length = _row_chunks.chunk_length(csr.num_edges, offsets.size - 1)
+        length = row_chunks.chunk_length(csr.num_edges, offsets.size - 1)
         assert chunks.length == length
         expected = [
             (row, part)
@@ -89,7 +89,7 @@ def check_structure(csr: _csr.HostCSR):
         ] or [(-1, 0)]
         assert table.shape == (len(expected), 2) and table.dtype == np.int32
         assert [tuple(entry) for entry in table.tolist()] == expected
-        assert len(expected) <= _row_chunks.chunk_capacity(csr.num_edges, offsets.size - 1)
+        assert len(expected) <= row_chunks.chunk_capacity(csr.num_edges, offsets.size - 1)
 
 
 @given(
@@ -212,7 +212,7 @@ def test_options_in_parallel(core):
 
 def test_long_rows_are_split():
     graph = skewed_graph(50, 3000)
-    length = _row_chunks.chunk_length(3000, 50)
+    length = row_chunks.chunk_length(3000, 50)
     degrees = np.asarray(graph.in_degrees)
     assert length == 256 and degrees.max() > length
     assert graph.row_chunks.table.shape[0] == sum(-(-d // length) for d in degrees if d > length)
@@ -225,14 +225,14 @@ def test_long_rows_are_split():
 def test_chunk_capacity_bounds_any_table(lengths):
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     num_edges, num_rows = int(offsets[-1]), len(lengths)
-    table = _row_chunks.chunk_rows(offsets, _row_chunks.chunk_length(num_edges, num_rows)).table
-    assert len(table) <= _row_chunks.chunk_capacity(num_edges, num_rows)
+    table = row_chunks.chunk_rows(offsets, row_chunks.chunk_length(num_edges, num_rows)).table
+    assert len(table) <= row_chunks.chunk_capacity(num_edges, num_rows)
 
 
 def test_chunk_capacity_is_reached():
-    length = _row_chunks.chunk_length(257 * 4, 400)
-    table = _row_chunks.chunk_rows(np.arange(5) * 257, length).table
-    assert len(table) == _row_chunks.chunk_capacity(257 * 4, 400) == 8
+    length = row_chunks.chunk_length(257 * 4, 400)
+    table = row_chunks.chunk_rows(np.arange(5) * 257, length).table
+    assert len(table) == row_chunks.chunk_capacity(257 * 4, 400) == 8
 
 
 @examples(10)  # JAX compiles for every new shape

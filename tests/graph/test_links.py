@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgnn import Graph, negative_edges, transform
-from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import csr
 from jaxgnn.graph._transforms.links import _decode, _encode
 from tests.support.strategies import edge_lists, examples
 
@@ -16,7 +16,7 @@ SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.45])
 
 
 def ends(graph: Graph) -> list[tuple[int, int]]:
-    rows = _csr.row_ids(np.asarray(graph.row_offsets))
+    rows = csr.row_ids(np.asarray(graph.row_offsets))
     return list(zip(np.asarray(graph.senders).tolist(), rows.tolist(), strict=True))
 
 

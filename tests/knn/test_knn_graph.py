@@ -9,8 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxgnn import Graph, data, gather_edges, knn_graph, spmm
-from jaxgnn.graph._build import device_csr as _device_csr
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import device_csr, row_chunks
 from jaxgnn.ops._knn import nearest
 from tests.support.devices import two_devices
 from tests.support.strategies import skewed_graph
@@ -155,7 +154,7 @@ def test_a_hub_is_split():
 
 
 def test_the_chunks_of_long_rows():
-    table = jax.jit(_row_chunks.chunk_rows_on_device, static_argnums=1)
+    table = jax.jit(row_chunks.chunk_rows_on_device, static_argnums=1)
     for lengths in (
         [512, 512, 512, 512, 512, 0],
         [0, 0, 0, 0, 0, 2560],
@@ -164,9 +163,9 @@ def test_the_chunks_of_long_rows():
         [426, 426, 427, 427, 427, 427],
     ):
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        expected = _row_chunks.chunk_rows(offsets, _row_chunks.chunk_length(2560, 6)).table
+        expected = row_chunks.chunk_rows(offsets, row_chunks.chunk_length(2560, 6)).table
         ours = np.asarray(table(jnp.asarray(offsets), 2560).table)
-        assert len(ours) == _row_chunks.chunk_capacity(2560, 6)
+        assert len(ours) == row_chunks.chunk_capacity(2560, 6)
         used = expected[expected[:, 0] >= 0]
         np.testing.assert_array_equal(ours[: len(used)], used)
         assert (ours[len(used) :] == [-1, 0]).all()
@@ -174,7 +173,7 @@ def test_the_chunks_of_long_rows():
 
 def test_a_graph_of_sorted_edges_is_the_host_s():
     graph = skewed_graph(30, 900)
-    built = jax.jit(_device_csr.square_graph)(
+    built = jax.jit(device_csr.square_graph)(
         graph.row_offsets, graph.senders, graph.receivers, graph.edge_permutation
     )
     assert_is(built, graph)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxgnn import Graph, tiles
 from jaxgnn._core import device
-from jaxgnn.graph._layouts import device_tiles as _device_tiles
+from jaxgnn.graph._layouts import device_tiles
 from jaxgnn.graph._layouts import tiles as _tiles
 from jaxgnn.graph._layouts.device_windows import numbers_fit, rows_fit, sort_windows
 from tests.support.strategies import examples, skewed_graph
@@ -23,7 +23,7 @@ def check_rows(offsets, columns, num_columns: int, min_edges: int, order=None) -
     host = _tiles.lay_out(
         np.asarray(offsets), np.asarray(columns), num_columns, "numbered", order, min_edges
     )
-    arrays, chunks, *counts = _device_tiles.lay_out(
+    arrays, chunks, *counts = device_tiles.lay_out(
         jnp.asarray(offsets), jnp.asarray(columns), num_columns, order, min_edges
     )
     assert set(arrays) == {*_tiles._LAID_OUT, "rows"}
@@ -168,13 +168,13 @@ def test_with_64_bit_types():
 def test_graphs_on_a_gpu_take_it(monkeypatch):
     """Where it is asked for, both directions; as numbered without the host's module."""
     graphs = skewed_graph(90, 1_500), skewed_graph(90, 700, undirected=True)
-    calls, lay_out = [], _device_tiles.lay_out
+    calls, lay_out = [], device_tiles.lay_out
 
     def counted(*arguments):
         calls.append(arguments)
         return lay_out(*arguments)
 
-    monkeypatch.setattr(_device_tiles, "lay_out", counted)
+    monkeypatch.setattr(device_tiles, "lay_out", counted)
     for graph in graphs:
         for order in ("numbered", "auto"):
             expected = graph.with_tiles(order=order, min_edges=2)

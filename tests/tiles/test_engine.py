@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxgnn import Graph, sddmm, spmm, tiles
 from jaxgnn._core import platform
-from jaxgnn.graph._layouts import tile_rule as _tile_rule
+from jaxgnn.graph._layouts import tile_rule
 from jaxgnn.nn import GCNConv, GINConv, SAGEConv
 from tests.support.strategies import dense_adjacency, skewed_graph
 
@@ -77,8 +77,8 @@ def test_what_a_gpu_is_given(monkeypatch):
     """Tiles forward and backward; rows for a maximum. Without `impl` the estimate decides."""
     monkeypatch.setattr(platform, "serves", lambda *_: True)
     both = {2: 5.0, 4: 5.0}  # tiles are worth a launch
-    rates = _tile_rule.Rates({2: 14.0, 4: 14.0}, 0, 0, 100, both, both, 0.2, 4e6)
-    monkeypatch.setattr(_tile_rule, "_RATES", dict.fromkeys(_tile_rule._RATES, rates))
+    rates = tile_rule.Rates({2: 14.0, 4: 14.0}, 0, 0, 100, both, both, 0.2, 4e6)
+    monkeypatch.setattr(tile_rule, "_RATES", dict.fromkeys(tile_rule._RATES, rates))
     graph = skewed_graph(130, 3_000).with_tiles(min_edges=3)
     x = jnp.ones((130, 2, 9), jnp.bfloat16)
 
@@ -150,8 +150,8 @@ def test_what_a_gpu_is_given(monkeypatch):
         gradient=False,
     ) == [1, 0]
     # GCN's weights are products of two nodes' numbers: the nodes are scaled, the mask stays.
-    free = dict.fromkeys(_tile_rule._RATES, rates._replace(launch=0))
-    monkeypatch.setattr(_tile_rule, "_RATES", free)
+    free = dict.fromkeys(tile_rule._RATES, rates._replace(launch=0))
+    monkeypatch.setattr(tile_rule, "_RATES", free)
     for conv in (
         GCNConv(256, 256, rngs=nnx.Rngs(0)),
         SAGEConv(256, 256, rngs=nnx.Rngs(0)),
@@ -209,7 +209,7 @@ def test_estimate():
     for operation, (dtype, width) in itertools.product(
         ("spmm", "weighted_spmm"), (("bfloat16", 256), ("float32", 256), ("float16", 1))
     ):
-        r = _tile_rule._RATES[operation]
+        r = tile_rule._RATES[operation]
         size = 4 if dtype == "float32" else 2
         slices = -(-width * size // 128)
         guess = tiles.estimate(tiled, width, dtype, operation=operation)
@@ -223,7 +223,7 @@ def test_estimate():
         assert guess == tiles.estimate(tiled, width, dtype, operation=operation, transpose=True)
     half, whole = (tiles.estimate(apart, width).rows for width in (16, 17))  # rows of one edge
     assert whole - half == pytest.approx(
-        512 * 0.4 * _tile_rule._SPMM.edge_slice[4] * 1e-12, rel=1e-2
+        512 * 0.4 * tile_rule._SPMM.edge_slice[4] * 1e-12, rel=1e-2
     )
     guess = tiles.estimate(tiled, 1024)
     assert guess.engine == "tiles"

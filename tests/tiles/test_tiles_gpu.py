@@ -9,7 +9,7 @@ import pytest
 
 from jaxgnn import Graph, sddmm, spmm
 from jaxgnn._core import device
-from jaxgnn.graph._layouts import tiles as _tiles
+from jaxgnn.graph._layouts import tiles
 from jaxgnn.ops._aggregation.linear import Precision
 from tests.support.strategies import dense_adjacency, skewed_graph
 
@@ -52,7 +52,7 @@ def test_layout_is_the_hosts(min_edges):
         assert device.on_gpu(columns)
         for order in (None, RNG.permutation(graph.num_receivers).astype(np.int32)):
             host, *made = (
-                _tiles.lay_out(
+                tiles.lay_out(
                     *rows, graph.num_senders, "numbered", order, min_edges, on_device=True
                 )
                 for rows in [(np.asarray(offsets), np.asarray(columns)), *[(offsets, columns)] * 3]

@@ -13,7 +13,7 @@ from jaxgnn import Graph, tiles
 from jaxgnn._core import device, ffi
 from jaxgnn.data import load
 from jaxgnn.graph import tiles as implementation
-from jaxgnn.graph._layouts import device_translation as _device_translation
+from jaxgnn.graph._layouts import device_translation
 from tests.support.strategies import graphs, skewed_graph
 
 SHAPES = [(16, 8), (16, 16), (64, 16), (3, 2), (1, 1)]
@@ -97,7 +97,7 @@ def test_device_program_equals_numpy(shape):
     """What a GPU runs is XLA's alone, so that it is the same here."""
     for offsets, columns in [random_rows(False), (np.zeros(6, np.int32), np.zeros(0, np.int32))]:
         given = jnp.asarray(offsets), jnp.asarray(columns)
-        arrays, num_entries = _device_translation.translate(*given, *shape, 20_000)
+        arrays, num_entries = device_translation.translate(*given, *shape, 20_000)
         expected = implementation._translate_numpy(offsets, columns, *shape)._asdict()
         assert num_entries == expected.pop("num_entries")
         for name, values in expected.items():

@@ -9,7 +9,7 @@ import pytest
 from jaxgnn import Graph
 from jaxgnn._core import device
 from jaxgnn.data import Metadata, NodeDataset, Split
-from jaxgnn.graph._layouts import device_tiles as _device_tiles
+from jaxgnn.graph._layouts import device_tiles
 from jaxgnn.ops._attention import cosine_tiles
 from jaxgnn.train import TrainConfig
 from jaxgnn.train.problems.links import LinkData, LinkProblem
@@ -127,7 +127,7 @@ def test_tiles_are_kept_where_they_gain(monkeypatch):
     assert tiling.can_pay(graph, PAYS) and tiling.tiled(graph, PAYS) is graph
     # Made by the host: a GPU would compile programs for one call.
     monkeypatch.setattr(device, "on_gpu", lambda array: isinstance(array, jax.Array))
-    monkeypatch.setattr(_device_tiles, "lay_out", None)
+    monkeypatch.setattr(device_tiles, "lay_out", None)
     assert tiling.tiled(dense(), PAYS).tiles is not None
 
 

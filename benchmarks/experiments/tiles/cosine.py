@@ -30,7 +30,7 @@ from benchmarks.harness.jax_programs import call_seconds
 from benchmarks.harness.record import write_records
 from jaxgnn import cosine_attention
 from jaxgnn.graph import Graph
-from jaxgnn.graph._layouts import tile_order as _tile_order
+from jaxgnn.graph._layouts import tile_order
 from jaxgnn.graph._layouts import tiles as _tiles
 from jaxgnn.graph._layouts.tiles import Tiles
 from jaxgnn.ops._attention import cosine_gradients, cosine_rule, cosine_tiles
@@ -174,7 +174,7 @@ def measured(graph: Graph, options: Options) -> list[dict[str, Any]]:
     offsets, columns = (np.asarray(a) for a in (graph.row_offsets, graph.senders))
     offsets = offsets.astype(np.int32)
     square = {"square": True, "symmetric": graph.symmetric}
-    order, places = _tile_order.choose(
+    order, places = tile_order.choose(
         module, options.order, offsets, columns, graph.num_senders, **square
     )
     lay_out = functools.partial(_tiles.lay_out, offsets, columns, graph.num_senders, order, places)

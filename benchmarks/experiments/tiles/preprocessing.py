@@ -19,8 +19,7 @@ import numpy as np
 from jaxgnn import Graph, tiles
 from jaxgnn._core.device import on_gpu
 from jaxgnn.data import benchmark_graph
-from jaxgnn.graph._layouts import device_tiles as _device_tiles
-from jaxgnn.graph._layouts import device_translation as _device_translation
+from jaxgnn.graph._layouts import device_tiles, device_translation
 from jaxgnn.graph._layouts import tiles as _tiles
 from jaxgnn.graph._layouts.device_windows import rows_fit
 from jaxgnn.graph._layouts.tile_order import choose
@@ -67,7 +66,7 @@ def operations(graph: Graph) -> dict[str, Callable[[], Any]]:
 def parts(graph: Graph, rows: np.ndarray) -> dict[str, Callable[[], Any]]:
     """What a GPU runs, piece by piece; `rows` are those of the layout in a given order."""
     offsets, columns, num_columns = graph.row_offsets, graph.senders, graph.num_senders
-    translation, layout = _device_translation, _device_tiles
+    translation, layout = device_translation, device_tiles
     given = jax.device_put(rows)
     edges = translation._sort(offsets, columns, 16, num_columns)
     num_distinct = int(edges.counts[0])

@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 
 from jaxgnn import Graph, spmm, tiles
 from jaxgnn.data import benchmark_graph, benchmark_shapes
-from jaxgnn.graph._layouts import tile_rule as _tile_rule
+from jaxgnn.graph._layouts import tile_rule
 from jaxgnn.graph.tiles import Operation
 
 NAMES = ("reddit", "proteins", "products", "arxiv", "artist", "amazon0601", "com_amazon", "dd")
@@ -90,7 +90,7 @@ def samples_of(name: str, most_edges: float) -> dict[Operation, list[Sample]]:
     for dtype, width, operation in itertools.product(DTYPES, WIDTHS, samples):
         x = jax.random.normal(jax.random.key(0), (graph.num_senders, width), dtype)
         itemsize = x.dtype.itemsize
-        both = _tile_rule.counts(graph.tiles, width, itemsize, operation)
+        both = tile_rule.counts(graph.tiles, width, itemsize, operation)
         # What the host takes to enqueue a call is in each; it does not decide.
         terms = {
             engine: {

@@ -14,7 +14,7 @@ from jaxgnn._core.arguments import check_fill_value, check_fits
 from jaxgnn._core.checks import host_array
 from jaxgnn._core.device import device_array
 from jaxgnn.graph._batches.graph_batch import GraphBatch, batch_argument, graph_sizes_of
-from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._build import edge_list
 
 
 def union_edge_data(
@@ -106,7 +106,7 @@ def _parts(
 
 
 def _host(part: Any, name: str) -> np.ndarray:
-    _edge_list.check_concrete(part, "data", "a batch is made of arrays")
+    edge_list.check_concrete(part, "data", "a batch is made of arrays")
     return host_array(part, name)
 
 

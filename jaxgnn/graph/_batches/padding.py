@@ -16,8 +16,7 @@ from jaxgnn.graph._batches.graph_batch import (
     batch_argument,
     graph_sizes_of,
 )
-from jaxgnn.graph._build import csr as _csr
-from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._build import csr, edge_list
 from jaxgnn.graph._graph import Graph
 
 _MAX_EDGES = 2**40  # more than a machine holds
@@ -95,7 +94,7 @@ def pad(
 
     padded = assemble(
         np.concatenate([np.asarray(graph.senders), senders.astype(np.int32)]),
-        np.concatenate([_csr.row_ids(np.asarray(graph.row_offsets)), receivers.astype(np.int32)]),
+        np.concatenate([csr.row_ids(np.asarray(graph.row_offsets)), receivers.astype(np.int32)]),
         graph_sizes=sizes(batch.membership, new_nodes),
         sender_sizes=sizes(batch.sender_membership, new_senders),
         num_senders=senders_count,
@@ -159,7 +158,7 @@ def pad_to_bucket(batch: GraphBatch | Graph, *, base: float = 2.0, minimum: int 
     )
 
 
-def _target(count: int | None, current: int, name: str, most: int = _edge_list.MAX_NODES) -> int:
+def _target(count: int | None, current: int, name: str, most: int = edge_list.MAX_NODES) -> int:
     if count is None:
         return current
     number = as_integer(count)

@@ -21,7 +21,7 @@ from jaxgnn._core.arguments import check_fill_value, check_fits
 from jaxgnn._core.checks import choice, host_array
 from jaxgnn._core.dtypes import accumulation_dtype
 from jaxgnn.graph._build import csr as _csr
-from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._build import edge_list
 from jaxgnn.graph._build.ordered_sum import sum_in_order, take_in_order
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def build(
     options = {"undirected": undirected, "deduplicate": deduplicate, "self_loops": self_loops}
     if not undirected and not deduplicate:
         return _csr.build(senders, receivers, **options, **counts)
-    edges = _edge_list.check_edges(senders, receivers, undirected, self_loops, **counts)
+    edges = edge_list.check_edges(senders, receivers, undirected, self_loops, **counts)
     if self_loops == "add":
         option = "undirected=True" if undirected else "deduplicate=True"
         raise ValueError(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from jaxgnn._core.checks import boolean, integer
 from jaxgnn._core.device import place_like
-from jaxgnn.graph._layouts import row_schedule as _row_schedule
+from jaxgnn.graph._layouts import row_schedule
 from jaxgnn.graph._layouts import tiles as _tiles
 from jaxgnn.graph._layouts import windows as _windows
 from jaxgnn.graph._validate import check_not_traced, check_rows
@@ -41,7 +41,7 @@ def row_schedules(
     check_not_traced(graph, "with_row_schedule")
     return _of_directions(
         graph,
-        lambda offsets, columns, num_columns: _row_schedule.build(
+        lambda offsets, columns, num_columns: row_schedule.build(
             np.asarray(offsets), np.asarray(columns), num_columns
         ),
     )

@@ -14,8 +14,7 @@ from jaxgnn._core import device
 from jaxgnn._core.checks import choice, integer
 from jaxgnn._core.ffi import host_module
 from jaxgnn.graph._build.row_chunks import RowChunks, chunk_rows
-from jaxgnn.graph._layouts import device_tiles as _device_tiles
-from jaxgnn.graph._layouts import tile_order as _tile_order
+from jaxgnn.graph._layouts import device_tiles, tile_order
 from jaxgnn.graph._layouts.device_windows import numbers_fit
 from jaxgnn.graph._layouts.tile_sizes import ROWS
 
@@ -143,7 +142,7 @@ def build(
         raise ValueError(f"with_tiles: expected fewer than 2^31 edges, got {columns.size}")
     rows = None
     if order != "numbered":
-        order, found = _tile_order.choose(
+        order, found = tile_order.choose(
             host_module("with_tiles"),
             order,
             _host(row_offsets),
@@ -174,7 +173,7 @@ def lay_out(
     # Without edges there is nothing to sort: no programs are compiled for that.
     on_device = on_device and device.on_gpu(columns) and columns.size > 0
     if on_device and numbers_fit(num_rows, columns.size):
-        arrays, chunks, num_entries, num_distinct = _device_tiles.lay_out(
+        arrays, chunks, num_entries, num_distinct = device_tiles.lay_out(
             row_offsets, columns, num_columns, rows, min_edges
         )
     else:

@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, Float
 
 from jaxgnn._core.checks import boolean, host_array, integer, number
 from jaxgnn.graph._argument import graph_argument
-from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import csr
 from jaxgnn.graph._build.edge_list import check_concrete
 from jaxgnn.graph._graph import Graph
 
@@ -151,7 +151,7 @@ def _ends(graph: Graph, positions: Any) -> tuple[np.ndarray, np.ndarray]:
     if not graph.is_square:
         raise ValueError(f"graph: expected a square graph, got the rectangular {graph}")
     values = _positions(positions, "positions", graph.num_receivers)
-    receivers = _csr.row_ids(np.asarray(graph.row_offsets))
+    receivers = csr.row_ids(np.asarray(graph.row_offsets))
     return values[np.asarray(graph.senders)], values[receivers]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxgnn._core import checks
-from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import csr
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._transforms.host_edges import host_edges, rebuild
 
@@ -85,7 +85,7 @@ def link_split(
     part[proper] = part_of_pair[pair]
     # The links: an edge of each pair and direction, or of a symmetric graph of each pair.
     listed = senders != receivers
-    listed &= _csr.first_of_equal(senders, receivers)
+    listed &= csr.first_of_equal(senders, receivers)
     if graph.symmetric:
         listed &= senders < receivers
     learned = _LEARNED if disjoint_train else _PASSED

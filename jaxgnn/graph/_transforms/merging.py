@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike, Shaped
 from jaxgnn._core.checks import choice
 from jaxgnn._core.device import device_array
 from jaxgnn.graph._build import csr as _csr
-from jaxgnn.graph._build import edge_data as _edge_data
+from jaxgnn.graph._build import edge_data
 from jaxgnn.graph._build.edge_data import Reduce
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._transforms.host_edges import (
@@ -83,7 +83,7 @@ def _coalesce(
     reduce: Reduce,
 ) -> Weighted:
     """Merges equal edges; edge number e carries the weight `values[sources[e]]`."""
-    choice(reduce, "reduce", _edge_data.REDUCTIONS)
+    choice(reduce, "reduce", edge_data.REDUCTIONS)
     csr = _csr.build(senders, receivers, **counts_of(graph))
     order = csr.edge_permutation
     assert order is not None
@@ -96,7 +96,7 @@ def _coalesce(
         return result, None
     if isinstance(values, Tracer):
         groups = np.cumsum(first) - 1
-        return result, _edge_data.merge_rows(values[sources[order]], groups, starts.size, reduce)[0]
+        return result, edge_data.merge_rows(values[sources[order]], groups, starts.size, reduce)[0]
     merge = _merged if jnp.issubdtype(values.dtype, jnp.floating) else _merged_integers
     return result, device_array(merge(values[sources[order]], starts, reduce))
 
@@ -129,7 +129,7 @@ def _sum_in_order(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) ->
 
 
 def _merged_integers(values: np.ndarray, starts: np.ndarray, reduce: Reduce) -> np.ndarray:
-    """The same of integers and booleans: means in float32, else as `_edge_data.merge_rows`."""
+    """The same of integers and booleans: means in float32, else as `edge_data.merge_rows`."""
     # No mean of integers is an integer, and NumPy's sum of booleans is "or".
     if reduce == "mean":
         return _merged(values.astype(np.float32), starts, reduce)

@@ -11,8 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxgnn._core.checks import boolean
 from jaxgnn._core.device import device_array
 from jaxgnn._core.dtypes import accumulation_dtype
-from jaxgnn.graph._build import csr as _csr
-from jaxgnn.graph._build import ordered_sum as _ordered_sum
+from jaxgnn.graph._build import csr, ordered_sum
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._transforms.host_edges import host_edges
 from jaxgnn.graph._transforms.self_loops import add_remaining_self_loops
@@ -69,25 +68,23 @@ def gcn_norm(
         values = looped if isinstance(looped, Tracer) else np.asarray(looped)
     if isinstance(values, Tracer):
         return graph, _gcn_normalized(graph, values)
-    normalized = _csr.gcn_normalize(
-        np.asarray(graph.row_offsets), np.asarray(graph.senders), values
-    )
+    normalized = csr.gcn_normalize(np.asarray(graph.row_offsets), np.asarray(graph.senders), values)
     return graph, device_array(normalized)
 
 
 def _gcn_normalized(graph: Graph, weights: Array) -> Array:
-    """`_csr.gcn_normalize` of traced weights, summed in the accumulation dtype."""
+    """`csr.gcn_normalize` of traced weights, summed in the accumulation dtype."""
     senders, receivers, _ = host_edges(graph, None)
     wide = weights.astype(accumulation_dtype(weights.dtype))
-    degrees = _ordered_sum.sum_in_order(wide, receivers, graph.num_receivers)
+    degrees = ordered_sum.sum_in_order(wide, receivers, graph.num_receivers)
     # The inner `where` keeps the derivative at degree 0 finite.
     isolated = degrees == 0
     scale = jax.lax.rsqrt(jnp.where(isolated, jnp.ones_like(degrees), degrees))
     scale = jnp.where(isolated, jnp.zeros_like(scale), scale)
     terms = (
-        _ordered_sum.take_in_order(scale, senders)
+        ordered_sum.take_in_order(scale, senders)
         * wide
-        * _ordered_sum.take_in_order(scale, receivers)
+        * ordered_sum.take_in_order(scale, receivers)
     )
     return terms.astype(weights.dtype)
 

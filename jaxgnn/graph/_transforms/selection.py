@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Int, Shaped
 
 from jaxgnn._core.checks import choice, host_array
-from jaxgnn.graph._build import edge_list as _edge_list
+from jaxgnn.graph._build import edge_list
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._transforms.host_edges import Weighted, edge_numbers, host_edges, rebuild
 
@@ -74,7 +74,7 @@ def permute_nodes(
             are not of its edges.
     """
     senders, receivers, values = host_edges(graph, weights, square=True)
-    permutation = _edge_list.as_indices(permutation, "permutation")
+    permutation = edge_list.as_indices(permutation, "permutation")
     nodes = np.arange(graph.num_receivers, dtype=np.int32)
     if not np.array_equal(np.sort(permutation), nodes):
         raise ValueError(
@@ -108,11 +108,11 @@ def subgraph(
             edges.
     """
     senders, receivers, values = host_edges(graph, weights, square=True)
-    _edge_list.check_concrete(nodes, "nodes")
+    edge_list.check_concrete(nodes, "nodes")
     chosen = host_array(nodes, "nodes")
     if chosen.dtype == np.bool_ and chosen.shape == (graph.num_receivers,):
         chosen = np.flatnonzero(chosen)
-    chosen = _edge_list.as_indices(chosen, "nodes")
+    chosen = edge_list.as_indices(chosen, "nodes")
     if chosen.size and not 0 <= chosen.min() <= chosen.max() < graph.num_receivers:
         raise ValueError(
             f"nodes: expected numbers from 0 to {graph.num_receivers - 1}, got {chosen.min()} to "

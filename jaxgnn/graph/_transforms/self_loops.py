@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import ArrayLike, Shaped
 
-from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import csr
 from jaxgnn.graph._graph import Graph
 from jaxgnn.graph._transforms.host_edges import Values, Weighted, edge_numbers, host_edges, rebuild
 
@@ -92,7 +92,7 @@ def _append_loops(
     return rebuild(
         graph,
         np.concatenate([np.asarray(graph.senders)[keep], nodes]),
-        np.concatenate([_csr.row_ids(np.asarray(graph.row_offsets))[keep], nodes]),
+        np.concatenate([csr.row_ids(np.asarray(graph.row_offsets))[keep], nodes]),
         values,
         np.concatenate([edge_numbers(graph.num_edges)[keep], np.full(nodes.size, -1, np.int32)]),
         1.0 if fill_value is None else fill_value,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgnn._core.arguments import unwrap
 from jaxgnn.graph import Graph
-from jaxgnn.graph._build import device_csr as _device_csr
+from jaxgnn.graph._build import device_csr
 from jaxgnn.ops._core import checks
 from jaxgnn.ops._knn.nearest import nearest
 
@@ -114,7 +114,7 @@ def _graph_of(points: Array, batch: Array | None, k: int, loop: bool, padding_no
     senders = senders.reshape(total, k)
     order = jnp.argsort(senders, axis=1).astype(jnp.int32)
     nodes = jnp.arange(total, dtype=jnp.int32)[:, None]
-    return _device_csr.square_graph(
+    return device_csr.square_graph(
         jnp.arange(total + 1, dtype=jnp.int32) * k,
         jnp.take_along_axis(senders, order, axis=1).reshape(-1),
         jnp.broadcast_to(nodes, (total, k)).reshape(-1),
@@ -201,7 +201,7 @@ def _padded(
         return jnp.zeros_like(values).at[place].set(values, unique_indices=True)
 
     last = jnp.full(1, size * k, jnp.int32)
-    return _device_csr.square_graph(
+    return device_csr.square_graph(
         jnp.concatenate([offsets, last]),
         moved(senders, size),
         moved(jnp.broadcast_to(nodes, (size, k)), size),

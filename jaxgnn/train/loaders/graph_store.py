@@ -13,7 +13,7 @@ from jaxgnn._core import checks
 from jaxgnn._core.arguments import check_fits, check_floats_fit
 from jaxgnn.data import GraphSet
 from jaxgnn.graph import Graph
-from jaxgnn.graph._build import csr as _csr
+from jaxgnn.graph._build import csr
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class GraphStore:
         num_nodes, num_edges = np.diff(graphs.node_offsets), np.diff(graphs.edge_offsets)
         first_node = np.repeat(graphs.node_offsets[:-1], num_edges)
         first_edge = np.repeat(graphs.edge_offsets[:-1], num_edges)
-        union = _csr.build(
+        union = csr.build(
             graphs.senders + first_node, graphs.receivers + first_node, num_nodes=graphs.num_nodes
         )
         edge_features = graphs.edge_features
@@ -145,7 +145,7 @@ def _graph(item: Any, i: int) -> Graph:
 def _self_loops(graph: Graph) -> np.ndarray:
     if graph.self_loops is not None:
         return np.asarray(graph.self_loops)
-    senders, rows = np.asarray(graph.senders), _csr.row_ids(np.asarray(graph.row_offsets))
+    senders, rows = np.asarray(graph.senders), csr.row_ids(np.asarray(graph.row_offsets))
     return np.bincount(rows[senders == rows], minlength=graph.num_receivers)
 
 

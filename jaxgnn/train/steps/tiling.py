@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxgnn._core import ffi
 from jaxgnn.graph import Graph
-from jaxgnn.graph._layouts import tile_rule as _tile_rule
+from jaxgnn.graph._layouts import tile_rule
 from jaxgnn.graph._layouts.tiles import ROWS, Tiles
 from jaxgnn.ops._attention import cosine_tiles
 from jaxgnn.train.settings.config import TrainConfig
@@ -88,17 +88,17 @@ def gain(graph: Graph, config: TrainConfig) -> float:
     return saved / rows
 
 
-def estimate(tiles: Tiles, config: TrainConfig) -> _tile_rule.Estimate:
+def estimate(tiles: Tiles, config: TrainConfig) -> tile_rule.Estimate:
     """What a layer's sums or attention take in one direction, at the hidden width, of which each
     device has an equal share."""
     if config.model != _ATTENTION:
         columns = len(devices_of(config)) if config.over_devices else 1
-        return _tile_rule.estimate(tiles, -(-config.hidden // columns), config.dtype)
+        return tile_rule.estimate(tiles, -(-config.hidden // columns), config.dtype)
     # One head, whose edges go to the faster of two kernels by rows.
     shape = tiles.rows.shape[0], tiles.num_edges, 1, config.hidden
     taken = cosine_tiles.picoseconds(*shape, tiles)
     over_tiles = taken.pop("tiles", float("inf"))
-    return _tile_rule.Estimate(min(taken.values()) * 1e-12, over_tiles * 1e-12)
+    return tile_rule.Estimate(min(taken.values()) * 1e-12, over_tiles * 1e-12)
 
 
 def of_attention(config: TrainConfig) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxgnn.graph._build import row_chunks as _row_chunks
+from jaxgnn.graph._build import row_chunks
 
 ROWS, COLUMNS, FEATURES, HEADS, K, KERNELS, DIMS = 6, 8, 8, 2, 4, 3, 2
 CHUNK_LENGTH = 4
@@ -35,7 +35,7 @@ class Graph:
         self.edges = int(degrees.sum())
         self.offsets = np.concatenate([[0], np.cumsum(degrees)]).astype(I32)
         self.columns = rng.integers(0, ROWS - 2, self.edges).astype(I32)
-        self.chunks = _row_chunks.chunk_rows(self.offsets.astype(np.int64), CHUNK_LENGTH).table
+        self.chunks = row_chunks.chunk_rows(self.offsets.astype(np.int64), CHUNK_LENGTH).table
         self.order = rng.permutation(ROWS).astype(I32)
         self.permutation = rng.permutation(self.edges).astype(I32)
         if empty:
