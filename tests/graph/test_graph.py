@@ -102,7 +102,7 @@ def check_structure(csr: _csr.HostCSR):
 def test_build(core, edges, undirected, deduplicate, self_loops, wide):
     if not edges.square:
         undirected, self_loops = False, "keep"
-    csr = csr.build(
+    csr = _csr.build(
         edges.senders,
         edges.receivers,
         **edges.counts(),
@@ -133,9 +133,9 @@ def test_wide_counts_only_where_needed(core, monkeypatch):
     """Sorted wide because there might be too many edges for int32, narrowed as there are not."""
     monkeypatch.setattr(_csr, "_WIDE_FROM", 10)
     senders, receivers = [0, 1, 2, 2, 1, 0], [1, 0, 1, 1, 2, 0]
-    narrow = csr.build(senders, receivers, undirected=True, deduplicate=True)
+    narrow = _csr.build(senders, receivers, undirected=True, deduplicate=True)
     assert narrow.num_edges == 5
-    wide = csr.build(senders, receivers, undirected=True)
+    wide = _csr.build(senders, receivers, undirected=True)
     assert wide.num_edges == 11
     for name in ("row_offsets", "transpose_row_offsets", "transpose_permutation"):
         assert getattr(narrow, name).dtype == np.int32
@@ -143,7 +143,7 @@ def test_wide_counts_only_where_needed(core, monkeypatch):
     assert narrow.edge_permutation.dtype == np.int32
     assert narrow.transpose_row_offsets is narrow.row_offsets
     check_structure(narrow)
-    many = csr.build(senders * 2, receivers * 2, deduplicate=True)
+    many = _csr.build(senders * 2, receivers * 2, deduplicate=True)
     assert many.row_offsets.dtype == np.int32 and many.edge_permutation.dtype == np.int64
 
 
@@ -165,7 +165,7 @@ def test_large_build_in_parallel(core, dtype, layout, options):
         key = (senders,) if layout == "by_sender" else (senders, receivers)
         order = np.lexsort(key)
         senders, receivers = senders[order], receivers[order]
-    csr = csr.build(senders, receivers, **counts, **options)
+    csr = _csr.build(senders, receivers, **counts, **options)
     check_structure(csr)
     oracle = _csr._build_numpy(
         senders,
@@ -200,7 +200,7 @@ def test_options_in_parallel(core):
     count["add_remaining"] += 400 - np.unique(senders[loops]).size
     count["remove"] -= loops.sum()
     for option, expected in count.items():
-        csr = csr.build(senders, receivers, num_nodes=400, self_loops=option)
+        csr = _csr.build(senders, receivers, num_nodes=400, self_loops=option)
         assert csr.num_edges == expected
         check_structure(csr)
         users = csr.edge_permutation
@@ -531,7 +531,7 @@ def test_counts_and_options_may_be_scalars_of_arrays(core):
 
 
 def test_wide_offsets_need_x64():
-    csr = csr.build([0, 1], [1, 0], wide=True)
+    csr = _csr.build([0, 1], [1, 0], wide=True)
     with pytest.raises(ValueError, match="jax_enable_x64"):
         Graph._from_host(csr)
     with jax.enable_x64(True):
