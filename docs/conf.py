@@ -47,7 +47,7 @@ napoleon_custom_sections = [("Source", "notes_style")]
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!jaxgnn\.).*"),
     (r"py:.*", r"jaxgnn\.(.*\.)?_.*"),
-    (r"py:class", r"jaxgnn\.\w+\.\w+\.\w+"),  # aliases of types, by the module that has them
+    (r"py:class", r"jaxgnn(\.\w+){3,}"),  # aliases of types, by the module that has them
 ]
 suppress_warnings = ["ref.python"]  # several classes have an attribute of that name
 
