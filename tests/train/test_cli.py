@@ -317,7 +317,7 @@ def test_a_terminal_gets_a_live_display(tmp_path, plain):
     from jaxgnn.train import run
 
     small(tmp_path / "small.npz")
-    config = parse_train(["small.npz", "--epochs", "25"] + ["--plain"] * plain)
+    config = parse_train(["small.npz", "--epochs", "25", "--residual"] + ["--plain"] * plain)
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     assert config is not None
     summary = run(config, console)
@@ -325,6 +325,11 @@ def test_a_terminal_gets_a_live_display(tmp_path, plain):
     assert ("\x1b[2K" in text) == (not plain)
     assert ("epoch  1/25  loss" in text) == plain
     assert "25/25" in text and "epochs/s" in text and "loss" in text
+    # Of the settings those that say something of this run.
+    assert (
+        "gcn: task node, layers 2, hidden 64, activation relu, dropout 0.5, residual True" in text
+    )
+    assert "heads" not in text and "; else the defaults" in text
     assert f"{100 * summary['test_score']:.2f} %" in text
     assert os.path.basename(summary["run_directory"]).startswith("small-gcn-")
 

@@ -28,7 +28,8 @@ def test_a_limit_of_file_sizes(runs):
 
 
 def test_a_full_disk(runs, mounts):
-    assert runs.fill_disk(150_000) == "is safe, continue"
+    # A checkpoint takes about 100 kB, now and then more: what Orbax writes depends on threads.
+    assert runs.fill_disk(300_000) == "is safe, continue"
 
 
 def test_a_disk_that_is_read_only(runs, mounts):

@@ -19,6 +19,11 @@ from jaxgnn.train.reports.comparison import Comparison
 from jaxgnn.train.settings.config import TrainConfig
 from jaxgnn.train.steps.task import METRIC_NAMES, score_text
 
+_OF_ANY_RUN = (
+    *("task", "layers", "hidden", "activation", "dropout", "learning_rate", "weight_decay"),
+    *("epochs", "patience", "split", "seed"),
+)
+
 
 class Display(Protocol):
     """Shows epochs as they end; a context manager."""
@@ -295,7 +300,18 @@ def print_line(console: Console, text: str) -> None:
 def print_head(console: Console, config: TrainConfig, data: str, directory: Path) -> None:
     """What is trained, on what, and where it is written."""
     print_line(console, data)
-    settings = {k: v for k, v in config.settings().items() if k not in ("dataset", "model")}
-    listed = ", ".join(f"{name} {value}" for name, value in settings.items())
-    print_line(console, f"{config.model}: {listed}")
+    print_line(console, f"{config.model}: {_notable_settings(config)}")
     print_line(console, f"writing to {directory}")
+
+
+def _notable_settings(config: TrainConfig) -> str:
+    """Those that describe any run, and those that are not the default."""
+    usual = TrainConfig().settings()
+    settings = config.settings()
+    names = [
+        name
+        for name in settings
+        if name not in ("dataset", "model")
+        and (name in _OF_ANY_RUN or settings[name] != usual[name])
+    ]
+    return ", ".join(f"{name} {settings[name]}" for name in names) + "; else the defaults"
