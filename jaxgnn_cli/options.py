@@ -106,13 +106,12 @@ def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:
     Raises:
         UsageError, ConfigError: options that cannot be.
     """
-    arguments = _rewrite(arguments)
-    options = parse_options(kind, arguments, "plan", kind(), _NOT_PLANNED)
+    arguments, usual = _rewrite(arguments), kind()
+    options = parse_options(kind, arguments, "plan", usual, _NOT_PLANNED)
     if options is None:
         return None
     if options.resume is not None:
         raise ConfigError("--resume: expected jaxgnn train with it, got jaxgnn plan")
-    usual = kind()
     given = {key: getattr(options, key) != getattr(usual, key) for key in _OF_RUNS}
     _check_of_train("plan", given)
     base = TrainConfig.for_dataset(options.dataset)

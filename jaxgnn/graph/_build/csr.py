@@ -1,6 +1,6 @@
 """Builds the host arrays of a graph: sorted edges, their transpose, and the chunks of long rows.
 
-NumPy arrays in and out. The sort runs in C++ (`cpu/graph.cc`), or in NumPy where the compiled
+NumPy arrays in and out. The sort runs in C++ (`cpu/host/graph.cc`), or in NumPy where the compiled
 module is missing: slower, with the same result.
 """
 

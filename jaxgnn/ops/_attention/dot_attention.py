@@ -183,8 +183,8 @@ def dot_arguments(
         if q.dtype == dtype:
             q = q * scale[:, :, None]
         else:  # 16 bits would round the product, and may overflow
-            each = jnp.broadcast_to(scale, (k.shape[0], k.shape[1]))
-            key_scale = each if key_scale is None else key_scale * scale
+            of_keys = scale if key_scale is None else key_scale * scale
+            key_scale = jnp.broadcast_to(of_keys, k.shape[:2])
     elif scale is not None:
         dot_scale = checks.number(scale, "scale", -math.inf, math.inf)
     nodes = Nodes(q, k, v, None, key_scale)
