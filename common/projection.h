@@ -12,10 +12,11 @@ struct WeightGradientArgs {
   int64_t in_features;
   int64_t out_features;
   int64_t num_blocks;
-  const void* x;   // T[R, F]
-  const void* g;   // T[R, G]
-  void* out;       // T[F, G]
-  void* partials;  // A[num_blocks, F G], scratch
+  bool warpgroups;  // whether a Hopper GPU runs its own kernels
+  const void* x;    // T[R, F]
+  const void* g;    // T[R, G]
+  void* out;        // T[F, G]
+  void* partials;   // A[num_blocks, F G], scratch
 };
 
 }  // namespace jaxgnn::projection

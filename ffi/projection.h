@@ -8,7 +8,8 @@
 namespace jaxgnn::projection {
 
 template <class Launch>
-Error weight_gradient(Launch launch, AnyBuffer x, AnyBuffer g, Result out, Result partials) {
+Error weight_gradient(Launch launch, AnyBuffer x, AnyBuffer g, Result out, Result partials,
+                      Int<attr::warpgroups> warpgroups) {
   Check check("jaxgnn_weight_gradient");
   const DataType type = x.element_type();
   WeightGradientArgs args{};
@@ -17,6 +18,7 @@ Error weight_gradient(Launch launch, AnyBuffer x, AnyBuffer g, Result out, Resul
   args.in_features = dim(x, 1);
   args.out_features = dim(g, 1);
   args.num_blocks = dim(*partials, 0);
+  args.warpgroups = *warpgroups != 0;
   if constexpr (Launch::kFloat64Everywhere) {
     check.that(is_value_type(type), "x must be float32, bfloat16, float16 or float64");
   } else {

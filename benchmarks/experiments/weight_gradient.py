@@ -4,7 +4,8 @@
 
 For each shape, rows by features of the rows and of their cotangents, the medians of calls in turns:
 of the kernel, of XLA's product as JAX makes it of a projection's gradient, and of PyTorch's where
-it is installed. float32 products on a GPU are TF32's. `pays` is what `jaxgnn.ops._projection`
+it is installed. On a Hopper GPU the kernel is one of its own; beside it the one of any other device
+is timed there. float32 products on a GPU are TF32's. `pays` is what `jaxgnn.ops._projection`
 chooses by the shape.
 """
 
@@ -45,9 +46,8 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
         *((29184, 256, 256), (116608, 256, 256), (233088, 256, 256), (169984, 100, 256)),
     ),
 }
-# Of one array, in a call; on a GPU of one at a time, a hundred calls before it is waited for.
-_GRADIENTS = {"cpu": 4, "gpu": 1}
-_CALLS = {"cpu": 1, "gpu": 100}
+_GRADIENTS = 4  # of one array, in a call, on a CPU
+_PRODUCTS = 50  # in a call on a GPU, which is waited for at its end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,36 +63,67 @@ class Options:
     """A file for the results."""
 
 
-def products(options: Options, x: np.ndarray, gs: list[np.ndarray]) -> dict[str, Callable[[], Any]]:
+def on_cpu(options: Options, x: np.ndarray, gs: list[np.ndarray]) -> dict[str, Callable[[], Any]]:
     """Calls that make all gradients, and wait for them."""
     rows, gradients = jnp.asarray(x), [jnp.asarray(g) for g in gs]
-    count = _CALLS[options.device]
 
     def all_by(product: Any) -> Callable[[], Any]:
         call = jax.jit(lambda x, gs: [product(x, g) for g in gs])
-        return lambda: jax.block_until_ready([call(rows, gradients) for _ in range(count)][-1])
+        return lambda: jax.block_until_ready(call(rows, gradients))
 
-    on_gpu = options.device == "gpu"
-    kernel = weight_gradient.by_gpu_kernel if on_gpu else weight_gradient.by_kernel
     xla = functools.partial(weight_gradient.by_xla, None)
-    found = {"jaxgnn": all_by(kernel), "XLA": all_by(xla)}
+    found = {"jaxgnn": all_by(weight_gradient.by_kernel), "XLA": all_by(xla)}
     try:
         import torch
     except ImportError:
         return found
     torch.set_num_threads(options.threads)
-    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, as is JAX's default
-    dtype, device = getattr(torch, options.dtype), "cuda" if on_gpu else "cpu"
     ours, *theirs = (
-        torch.from_numpy(np.asarray(a, np.float32)).to(device, dtype) for a in (x, *gs)
+        torch.from_numpy(np.asarray(a, np.float32)).to(getattr(torch, options.dtype))
+        for a in (x, *gs)
     )
+    return found | {"PyTorch": lambda: [ours.T @ g for g in theirs]}
+
+
+def on_gpu(options: Options, x: np.ndarray, g: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """Calls that make one gradient many times, without the host in between, and wait for it."""
+    rows, gradients = jnp.asarray(x), jnp.asarray(g)
+
+    def repeated(product: Any) -> Callable[[], Any]:
+        def repeat(x: jax.Array, g: jax.Array) -> jax.Array:
+            def body(_: Any, last: jax.Array) -> jax.Array:
+                # As if of new rows, so that no product leaves the loop.
+                return product(*jax.lax.optimization_barrier((x, g, last))[:2])
+
+            first = jnp.zeros((x.shape[1], g.shape[1]), x.dtype)
+            return jax.lax.fori_loop(0, _PRODUCTS, body, first)
+
+        call = jax.jit(repeat)
+        return lambda: jax.block_until_ready(call(rows, gradients))
+
+    kernel = weight_gradient.by_gpu_kernel
+    found = {
+        "jaxgnn": repeated(kernel),
+        "any device": repeated(functools.partial(kernel, warpgroups=False)),
+        "XLA": repeated(functools.partial(weight_gradient.by_xla, None)),
+    }
+    try:
+        import torch
+    except ImportError:
+        return found
+    torch.set_float32_matmul_precision("high")  # TF32, as is JAX's default
+    ours, theirs = (
+        torch.from_numpy(np.asarray(a, np.float32)).to("cuda", getattr(torch, options.dtype))
+        for a in (x, g)
+    )
+    graph, out = torch.cuda.CUDAGraph(), ours.T @ theirs
+    with torch.cuda.graph(graph):
+        for _ in range(_PRODUCTS):
+            torch.matmul(ours.T, theirs, out=out)
 
     def by_torch() -> None:
-        for _ in range(count):
-            for g in theirs:
-                ours.T @ g
-        if on_gpu:
-            torch.cuda.synchronize()
+        graph.replay()
+        torch.cuda.synchronize()
 
     return found | {"PyTorch": by_torch}
 
@@ -109,27 +140,29 @@ def main() -> None:
     options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
     jax.config.update("jax_enable_x64", options.dtype == "float64")
     jax.config.update("jax_default_device", jax.devices(options.device)[0])
-    table = Table("rows", "features", "of gradients", "pays", "jaxgnn ms", "XLA ms", "PyTorch ms")
+    columns = ("jaxgnn", "any device", "XLA", "PyTorch")
+    table = Table("rows", "features", "of gradients", "pays", *(f"{name} ms" for name in columns))
     records = []
     for shape in _SHAPES[options.device]:
         rows, width, out_width = shape
         rng = np.random.default_rng(0)
-        dtype, gradients = jnp.dtype(options.dtype), _GRADIENTS[options.device]
+        gpu = options.device == "gpu"
+        dtype, gradients = jnp.dtype(options.dtype), 1 if gpu else _GRADIENTS
         widths = (width, *[out_width] * gradients)
         x, *gs = (rng.standard_normal((rows, w), np.float32).astype(dtype) for w in widths)
-        if options.device == "gpu" and width * dtype.itemsize % 4 + out_width * dtype.itemsize % 4:
+        if gpu and width * dtype.itemsize % 4 + out_width * dtype.itemsize % 4:
             continue
-        calls = products(options, x, gs)
+        calls = on_gpu(options, x, gs[0]) if gpu else on_cpu(options, x, gs)
+        share = _PRODUCTS if gpu else gradients
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for repeat in range(options.repeats + 1):
             for name, call in calls.items():
                 start = time.perf_counter()
                 call()
                 if repeat:
-                    share = gradients * _CALLS[options.device]
                     seconds[name].append((time.perf_counter() - start) / share)
         ms = {name: round(1e3 * statistics.median(times), 4) for name, times in seconds.items()}
-        numbers = [f"{ms[name]:.3f}" if name in ms else "" for name in ("jaxgnn", "XLA", "PyTorch")]
+        numbers = [f"{ms[name]:.3f}" if name in ms else "" for name in columns]
         chosen = pays(options, x, gs[0])
         table.add_row(*map(str, shape), "yes" if chosen else "", *numbers)
         records.append({"shape": shape, "pays": chosen, "ms": ms})

@@ -5,6 +5,13 @@
 
 namespace jaxgnn {
 
+// A value rounded to TF32, which products would otherwise cut off to.
+__device__ inline uint32_t tf32(float value) {
+  uint32_t word;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+  return word;
+}
+
 // c += a b for a of 16 rows and b of 8 columns, 32 bytes of each: 16 values of 16 bits, or 8 of
 // TF32.
 __device__ inline void multiply(float (&c)[4], const uint32_t* a, uint32_t b0, uint32_t b1,

@@ -1,6 +1,6 @@
 // The gradient of a projection's weights, x^T g, on tensor cores: a block sums the products of some
-// rows for a tile of the result, and another kernel adds the blocks' sums in order. float32 is
-// rounded to TF32.
+// rows for a tile of the result, and another kernel adds the blocks' sums, always in one order.
+// float32 is rounded to TF32. Hopper's sums are in weight_gradient_wgmma.cu.
 //
 // Both operands lie in shared memory as they do in global memory, a row's features side by side,
 // while the products run along the rows. 16-bit values are transposed as they are loaded
@@ -10,6 +10,7 @@
 #include "cuda/core/dispatch.cuh"
 #include "cuda/core/mma.cuh"
 #include "cuda/projection/projection.h"
+#include "cuda/projection/staged_rows.cuh"
 
 namespace jaxgnn::projection {
 namespace {
@@ -20,16 +21,6 @@ constexpr int kMostShared = 72 * 1024;
 constexpr int kBlocks = 2;         // of a multiprocessor
 constexpr int kWarpFeatures = 64;  // of x
 
-// Rows of a stage, as many features of each as a tile of the result has on that side.
-template <typename T, int kFeatures>
-struct Staged {
-  static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr int kRows = kStageBytes / kSize;
-  static constexpr int kRowBytes = kFeatures * kSize;
-  static constexpr int kDistance = kRowBytes + 8 * kSize;  // from a row to the next
-  static constexpr int kBytes = kRows * kDistance;
-};
-
 // A tile of the result, 128 by 128, is kDown by kAcross warps', each of which has 64 features of x
 // by 8 kColumns of g. docs/kernels/projection.md has other shapes' times.
 template <typename T>
@@ -38,69 +29,11 @@ struct Tiling {
   static constexpr int kThreads = 32 * kDown * kAcross;
   static constexpr int kXFeatures = kWarpFeatures * kDown;
   static constexpr int kGFeatures = 8 * kColumns * kAcross;
-  using X = Staged<T, kXFeatures>;
-  using G = Staged<T, kGFeatures>;
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+  using X = Staged<kStageBytes / kSize, kXFeatures, kSize, 8 * kSize>;
+  using G = Staged<kStageBytes / kSize, kGFeatures, kSize, 8 * kSize>;
   static constexpr int kShared = kStages * (X::kBytes + G::kBytes);
 };
-
-// T[rows, features].
-struct Operand {
-  const char* data;
-  int64_t row_bytes;
-};
-
-struct Params {
-  Operand x, g;
-  int64_t num_rows;
-  int64_t in_features;
-  int64_t out_features;
-  int64_t num_blocks;  // of rows
-  unsigned across;     // tiles of the result beside one another
-  unsigned tiles;
-  float* partials;  // [num_blocks, in_features, out_features]
-};
-
-// A thread's share of the copies of an operand's stages, kCopy bytes each: the same bytes of rows
-// kAtOnce apart, so that a stage's places are those of the one before and a distance.
-template <typename S, int kCopy, int kThreads>
-class Copies {
- public:
-  // Of the features from `begin` bytes on, from row `first` on.
-  __device__ Copies(const Operand& operand, int64_t first, int64_t begin)
-      : row_(static_cast<int>(threadIdx.x) / kPieces),
-        there_(at() < operand.row_bytes - begin),
-        to_(row_ * S::kDistance + at()),
-        between_(operand.row_bytes * kAtOnce),
-        from_(operand.data + (first + row_) * operand.row_bytes + begin + at()) {}
-
-  // Copies the next stage; zeros beyond the `rows` that are left, and the features that there are.
-  __device__ void stage(unsigned to, int rows) {
-#pragma unroll
-    for (int i = 0; i < S::kRows / kAtOnce; ++i) {
-      copy_or_zeros<kCopy>(to + to_ + i * kAtOnce * S::kDistance, from_,
-                           there_ && row_ + i * kAtOnce < rows);
-      from_ += between_;
-    }
-  }
-
- private:
-  static constexpr int kPieces = S::kRowBytes / kCopy;  // of a row
-  static constexpr int kAtOnce = kThreads / kPieces;    // rows
-  static_assert(kThreads % kPieces == 0 && S::kRows % kAtOnce == 0);
-  static __device__ int at() { return static_cast<int>(threadIdx.x) % kPieces * kCopy; }
-
-  int row_;
-  bool there_;
-  unsigned to_;
-  int64_t between_;
-  const char* from_;  // not read where nothing is there
-};
-
-__device__ inline uint32_t round_to_tf32(uint32_t bits) {
-  uint32_t rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
-  return rounded;
-}
 
 // A fragment for `multiply`, of 32 bytes of each feature from `at` on: four pieces, halves of these
 // by 8 features. With kOfX, of 16 features of x, a piece is followed by the other features', else,
@@ -112,7 +45,7 @@ __device__ inline void load_fragment(uint32_t (&to)[4], unsigned at, Tag<float>)
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = (kOfX ? i / 2 : i % 2) * 4, feature = (kOfX ? i % 2 : i / 2) * 8;
-    to[i] = round_to_tf32(load_shared(at + row * S::kDistance + feature * S::kSize));
+    to[i] = tf32(__uint_as_float(load_shared(at + row * S::kDistance + feature * S::kSize)));
   }
 }
 template <typename S, bool kOfX, typename T>
@@ -133,20 +66,15 @@ __global__ void __launch_bounds__(Tiling<T>::kThreads, kBlocks) sum_products(con
   constexpr int kStep = 32 / X::kSize;       // rows of a fragment
   extern __shared__ int4 shared[];
   const unsigned base = shared_address(shared);
-  const unsigned tile = blockIdx.x % p.tiles, block = blockIdx.x / p.tiles;
-  const int64_t down = int64_t(tile / p.across) * Tile::kXFeatures;
-  const int64_t across = int64_t(tile % p.across) * Tile::kGFeatures;
-  const int64_t begin = p.num_rows * block / p.num_blocks;
-  const int64_t end = p.num_rows * (block + 1) / p.num_blocks;
-  const int steps = static_cast<int>((end - begin + X::kRows - 1) / X::kRows);
+  const Share share = share_of<Tile::kXFeatures, Tile::kGFeatures>(p);
+  const int steps = (share.rows + X::kRows - 1) / X::kRows;
 
-  Copies<X, kCopy, Tile::kThreads> x(p.x, begin, down * X::kSize);
-  Copies<G, kCopy, Tile::kThreads> g(p.g, begin, across * G::kSize);
-  const int num_rows = static_cast<int>(end - begin);
+  Copies<X, kCopy, Tile::kThreads> x(p.x, share.begin, share.down * X::kSize);
+  Copies<G, kCopy, Tile::kThreads> g(p.g, share.begin, share.across * G::kSize);
   const auto stage = [&](int step) {
     if (step < steps) {
       const unsigned to = base + step % kStages * (X::kBytes + G::kBytes);
-      const int rows = num_rows - step * X::kRows;
+      const int rows = share.rows - step * X::kRows;
       x.stage(to, rows);
       g.stage(to + X::kBytes, rows);
     }
@@ -187,51 +115,57 @@ __global__ void __launch_bounds__(Tiling<T>::kThreads, kBlocks) sum_products(con
     }
   }
 
-  float* out = p.partials + int64_t(block) * p.in_features * p.out_features;
+  float* out = p.partials + int64_t(share.block) * p.in_features * p.out_features;
 #pragma unroll
   for (int i = 0; i < kTall; ++i) {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int64_t f = down + own_down + 16 * i + lane / 4 + c / 2 * 8;
-        const int64_t h = across + own_across + 8 * j + lane % 4 * 2 + c % 2;
+        const int64_t f = share.down + own_down + 16 * i + lane / 4 + c / 2 * 8;
+        const int64_t h = share.across + own_across + 8 * j + lane % 4 * 2 + c % 2;
         if (f < p.in_features && h < p.out_features) out[f * p.out_features + h] = sums[i][j][c];
       }
     }
   }
 }
 
-constexpr int kSumThreads = 256;
+constexpr int kSummed = 32;   // numbers of the result that a block of threads adds
+constexpr int kSummands = 8;  // threads of each
+constexpr int kSumThreads = kSummed * kSummands;
 
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads)
     add_blocks(const float* partials, T* out, const int64_t size, const int64_t num_blocks) {
-  const int64_t i = int64_t(blockIdx.x) * kSumThreads + threadIdx.x;
-  if (i >= size) return;
+  __shared__ float sums[kSummands][kSummed];
+  const int own = threadIdx.x % kSummed, first = threadIdx.x / kSummed;
+  const int64_t i = int64_t(blockIdx.x) * kSummed + own;
   float sum = 0.0f;
+  if (i < size) {
 #pragma unroll 8
-  for (int64_t block = 0; block < num_blocks; ++block) sum += partials[block * size + i];
+    for (int64_t block = first; block < num_blocks; block += kSummands) {
+      sum += partials[block * size + i];
+    }
+  }
+  sums[first][own] = sum;
+  __syncthreads();
+  if (first > 0 || i >= size) return;
+#pragma unroll
+  for (int other = 1; other < kSummands; ++other) sum += sums[other][own];
   out[i] = narrow<T, float>(sum);
 }
 
-// What the places and lengths of an operand's rows are multiples of.
-int64_t alignment_of(const void* data, int64_t row_bytes) {
-  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) | row_bytes;
-}
-
-// f(kernel) with the one that copies as many bytes at once as the rows allow, or to load with each.
-template <typename T, typename F>
-cudaError_t with_copies(const Launch& launch, int64_t alignment, F f) {
-  if (launch.load || alignment % 16 == 0) {
-    JAXGNN_TRY(f(sum_products<T, 16>));
-    if (!launch.load) return cudaSuccess;
-  }
-  if (launch.load || alignment % 8 == 0) {
-    JAXGNN_TRY(f(sum_products<T, 8>));
-    if (!launch.load) return cudaSuccess;
-  }
-  return f(sum_products<T, 4>);
+template <typename T>
+cudaError_t start(const WeightGradientArgs& args, const Launch& launch) {
+  using Tile = Tiling<T>;
+  static_assert(Tile::kShared <= kMostShared);
+  const Params p =
+      params_of<Tile::kXFeatures, Tile::kGFeatures>(args, Tile::kSize, args.num_blocks);
+  const unsigned grid = p.tiles * static_cast<unsigned>(p.num_blocks);
+  return with_copies(launch, p, [&](auto copied) {
+    const auto kernel = sum_products<T, copied>;
+    return launch_large_kernel<kMostShared>(launch, kernel, grid, Tile::kThreads, Tile::kShared, p);
+  });
 }
 
 }  // namespace
@@ -239,32 +173,17 @@ cudaError_t with_copies(const Launch& launch, int64_t alignment, F f) {
 cudaError_t launch_weight_gradient(const WeightGradientArgs& args, const Launch& launch) {
   const int64_t size = args.in_features * args.out_features;
   if (!launch.load && size == 0) return cudaSuccess;
+  DeviceLimits limits{};
+  JAXGNN_TRY(find_limits(limits));
+  int64_t num_blocks = args.num_blocks;
+  const bool wgmma = limits.capability == 90 && (launch.load || args.warpgroups);
+  if (wgmma) JAXGNN_TRY(launch_products_wgmma(args, launch, limits.processors, num_blocks));
   return with_type(NarrowTypes{}, launch, args.type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using Tile = Tiling<T>;
-    constexpr int64_t kSize = sizeof(T);
-    const unsigned down = blocks_of(args.in_features, Tile::kXFeatures);
-    const unsigned across = blocks_of(args.out_features, Tile::kGFeatures);
-    const int64_t x_bytes = args.in_features * kSize, g_bytes = args.out_features * kSize;
-    const Params p{{static_cast<const char*>(args.x), x_bytes},
-                   {static_cast<const char*>(args.g), g_bytes},
-                   args.num_rows,
-                   args.in_features,
-                   args.out_features,
-                   args.num_blocks,
-                   across,
-                   down * across,
-                   static_cast<float*>(args.partials)};
-    const unsigned grid = p.tiles * static_cast<unsigned>(args.num_blocks);
-    static_assert(Tile::kShared <= kMostShared);
-    const int64_t alignment = alignment_of(args.x, x_bytes) | alignment_of(args.g, g_bytes);
-    JAXGNN_TRY(with_copies<T>(launch, alignment, [&](auto kernel) {
-      return launch_large_kernel<kMostShared>(launch, kernel, grid, Tile::kThreads, Tile::kShared,
-                                              p);
-    }));
-    return launch_kernel(launch, add_blocks<T>, blocks_of(size, kSumThreads), kSumThreads, 0,
+    if (launch.load || !wgmma) JAXGNN_TRY(start<T>(args, launch));
+    return launch_kernel(launch, add_blocks<T>, blocks_of(size, kSummed), kSumThreads, 0,
                          static_cast<const float*>(args.partials), static_cast<T*>(args.out), size,
-                         args.num_blocks);
+                         num_blocks);
   });
 }
 

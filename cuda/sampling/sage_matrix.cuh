@@ -1,18 +1,9 @@
 // A layer's matrix as tensor cores read it: words of 4 bytes down a column.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
+#include "cuda/core/mma.cuh"
 
 namespace jaxgnn::sampling {
-
-__device__ inline uint32_t tf32(float value) {
-  uint32_t word;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
-  return word;
-}
 
 // The word `word` of a matrix's column, of one float32 or two 16-bit values; 0 beyond the matrix.
 template <typename T>

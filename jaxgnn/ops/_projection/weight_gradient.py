@@ -22,6 +22,7 @@ from jaxgnn._core.linear_call import Multilinear
 
 _TARGET = "jaxgnn_weight_gradient"
 _ROWS_OF_A_BLOCK, _MOST_BLOCKS = 512, 64
+_GPU_ROWS_OF_A_BLOCK = 128
 # Of the blocks' sums together, 16 MB in float32.
 _MOST_SUMS = 1 << 22
 # What the kernels are faster for (benchmarks/experiments/weight_gradient.py).
@@ -29,6 +30,8 @@ _LEAST_ROWS = 256
 _MOST_NUMBERS = 1 << 15
 _LEAST_GPU_ROWS = 1 << 14
 _MOST_GPU_TILES = 10
+# XLA copies nothing of a multiple of so many rows, and of many rows' 16-bit products is slow still.
+_UNPADDED_ROWS, _MANY_ROWS = 128, 1 << 16
 # Precisions of float32 products for which XLA takes TF32 or less.
 _UP_TO_TF32 = ("none", "default", "fastest", "bfloat16", "tensorfloat32")
 _GPU_TILE = 128  # numbers of a tile's sides
@@ -75,22 +78,32 @@ def by_kernel(
 ) -> Float[Array, "in_features out_features"]:
     """`sum_over_rows` by a CPU's kernel, of at least a row and a feature of each."""
     size = x.shape[1] * g.shape[1]
-    return _in_blocks(x, g, min(_MOST_BLOCKS, max(_MOST_SUMS // size, 1)))
+    return _in_blocks(x, g, _ROWS_OF_A_BLOCK, min(_MOST_BLOCKS, max(_MOST_SUMS // size, 1)))
 
 
 def by_gpu_kernel(
-    x: Float[Array, "rows in_features"], g: Float[Array, "rows out_features"]
+    x: Float[Array, "rows in_features"],
+    g: Float[Array, "rows out_features"],
+    *,
+    warpgroups: bool = True,
 ) -> Float[Array, "in_features out_features"]:
-    """The same by a GPU's, of rows whose bytes are a multiple of 4."""
+    """The same by a GPU's, of rows whose bytes are a multiple of 4.
+
+    With `warpgroups` a Hopper runs its own kernels, else those of all devices.
+    """
     # One block more than the GPU holds at a time would take as long again.
-    return _in_blocks(x, g, max(_GPU_BLOCKS // _gpu_tiles(x, g), 1))
+    most_blocks = max(_GPU_BLOCKS // _gpu_tiles(x, g), 1)
+    return _in_blocks(x, g, _GPU_ROWS_OF_A_BLOCK, most_blocks, warpgroups)
 
 
-def _in_blocks(x: Array, g: Array, most_blocks: int) -> Array:
+def _in_blocks(
+    x: Array, g: Array, least_rows: int, most_blocks: int, warpgroups: bool = True
+) -> Array:
     shape = (x.shape[1], g.shape[1])
-    blocks = min(-(-x.shape[0] // _ROWS_OF_A_BLOCK), most_blocks)
+    blocks = min(-(-x.shape[0] // least_rows), most_blocks)
     scratch = (blocks, shape[0] * shape[1]), accumulation_dtype(x.dtype)
-    return ffi.call(_TARGET, [x, g], [(shape, x.dtype), scratch])[0]
+    results = [(shape, x.dtype), scratch]
+    return ffi.call(_TARGET, [x, g], results, warpgroups=warpgroups)[0]
 
 
 def _gpu_tiles(x: Array, g: Array) -> int:
@@ -120,7 +133,10 @@ def pays_on_gpu(
     if x.dtype == jnp.float64 or any(a.shape[1] * size % 4 for a in (x, g)):
         return False
     precise = size < 4 or str(precision).lower() in _UP_TO_TF32
-    return precise and x.shape[0] >= _LEAST_GPU_ROWS and 0 < _gpu_tiles(x, g) <= _MOST_GPU_TILES
+    rows = x.shape[0]
+    padded = rows % _UNPADDED_ROWS != 0 or (size < 4 and rows >= _MANY_ROWS)
+    many = rows >= _LEAST_GPU_ROWS and 0 < _gpu_tiles(x, g) <= _MOST_GPU_TILES
+    return precise and many and padded
 
 
 def _function(precision: Any, fixed: None, x: Array, g: Array) -> Array:

@@ -12,7 +12,7 @@ def weight_gradient(g: Graph) -> Call:
         "partials": ((3, FEATURES * HEADS), F32),
     }
     operands = {"x": g.x(ROWS, FEATURES), "g": g.x(ROWS, HEADS)}
-    return Call(operands, results, {}, frozenset({"partials, axis 0"}))
+    return Call(operands, results, {"warpgroups": 1}, frozenset({"partials, axis 0"}))
 
 
 CALLS: Calls = {
