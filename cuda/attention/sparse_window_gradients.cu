@@ -48,6 +48,7 @@ struct WindowGradients {
   int head_width;
   int k;
   int block_heads;
+  int stride;  // from a row to the next in shared memory
 };
 
 // The scale of a receiver's sums, whose magnitudes add up to the bound; 0 if it has none.
@@ -67,22 +68,22 @@ struct alignas(16) Receiver {
 template <typename T>
 struct Shared {
   void* slots;          // of the walk
-  T* rows;              // [64, block's features]
+  T* rows;              // [64, stride]: the block's features
   Receiver* receivers;  // [64, heads]
   int* sums;            // [2, 64, heads, copies]: units, smaller units
   unsigned* unbounded;  // [64]: a bit for each head
 
-  __device__ Shared(int4* from, int slot_bytes, int features, int heads, int copies) {
+  __device__ Shared(int4* from, int slot_bytes, int stride, int heads, int copies) {
     slots = from;
     rows = reinterpret_cast<T*>(reinterpret_cast<char*>(from) + slot_bytes);
-    receivers = reinterpret_cast<Receiver*>(rows + kRows * features);
+    receivers = reinterpret_cast<Receiver*>(rows + kRows * stride);
     sums = reinterpret_cast<int*>(receivers + kRows * heads);
     unbounded = reinterpret_cast<unsigned*>(sums + 2 * kRows * heads * copies);
   }
   static size_t bytes(const WindowBlock& block, bool loops, int head_width, int copies) {
-    const int heads = block.heads, features = heads * head_width;
+    const int heads = block.heads, stride = maxk::row_stride(heads * head_width, sizeof(T), 16);
     return window_slots(block.threads, loops) +
-           kRows * (features * sizeof(T) + heads * sizeof(Receiver) +
+           kRows * (stride * sizeof(T) + heads * sizeof(Receiver) +
                     (2 * heads * copies + 1) * sizeof(int));
   }
 };
@@ -95,10 +96,10 @@ template <typename T, int kParts, int kThreads, bool kLoops>
 __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_gradients(const WindowGradients<T> p) {
   extern __shared__ int4 shared_memory[];
-  const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
+  const int lanes = p.block_heads * kParts;
   constexpr int kOwn = kCopies<kParts>;
   const int copies = p.block_heads * kOwn;  // of all heads
-  const Shared<T> shared(shared_memory, window_slots(kThreads, kLoops), features, p.block_heads,
+  const Shared<T> shared(shared_memory, window_slots(kThreads, kLoops), p.stride, p.block_heads,
                          kOwn);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     const int row = window_rows[r];
     if (row < 0) continue;
     const int64_t from = (int64_t(row) * p.heads + first_head) * p.head_width;
-    stage_row(p.cotangent + from, shared.rows + r * features, heads * p.head_width);
+    stage_row(p.cotangent + from, shared.rows + r * p.stride, heads * p.head_width);
   }
   for (int i = threadIdx.x; i < 2 * kRows * copies; i += kThreads) shared.sums[i] = 0;
   for (int r = threadIdx.x; r < kRows; r += kThreads) {
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
 
   const WindowLane lane(p.block_heads, kParts, p.heads, p.k);
   const unsigned base = maxk::shared_address(shared.rows + lane.own * p.head_width);
-  const unsigned row_bytes = features * unsigned(sizeof(T));
+  const unsigned row_bytes = p.stride * unsigned(sizeof(T));
   const Receiver* receivers = shared.receivers + lane.own;
   int* const sums = shared.sums + lane.own * kOwn + lane.part % kOwn;
   const bool first = lane.part == 0;
@@ -250,6 +251,7 @@ cudaError_t launch_parts(WindowGradients<T> p, int64_t threads, const Launch& la
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;
+  p.stride = maxk::row_stride(block.heads * p.head_width, sizeof(T), 16);
   if (launch.load || p.windows.num_parts > 0) {
     const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
     JAXGNN_TRY(with_threads(launch, block.threads, loops, [&](auto most, auto with_loops) {

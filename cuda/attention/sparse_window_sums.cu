@@ -33,6 +33,7 @@ struct WindowSums {
   int head_width;
   int k;
   int block_heads;
+  int stride;  // from a row to the next in shared memory
 };
 
 // A receiver's numbers for one head: scale times unit is 1.
@@ -44,18 +45,18 @@ struct alignas(16) ReceiverSum {
 template <typename T>
 struct SharedSums {
   void* slots;             // of the walk
-  int* sums;               // [64, block's features]
+  int* sums;               // [64, stride]: the block's features
   ReceiverSum* receivers;  // [64, heads]
 
-  __device__ SharedSums(int4* from, int slot_bytes, int features) {
+  __device__ SharedSums(int4* from, int slot_bytes, int stride) {
     slots = from;
     sums = reinterpret_cast<int*>(reinterpret_cast<char*>(from) + slot_bytes);
-    receivers = reinterpret_cast<ReceiverSum*>(sums + kRows * features);
+    receivers = reinterpret_cast<ReceiverSum*>(sums + kRows * stride);
   }
   static size_t bytes(const WindowBlock& block, bool loops, int head_width) {
-    const int heads = block.heads, features = heads * head_width;
+    const int heads = block.heads, stride = maxk::row_stride(heads * head_width, sizeof(int), 16);
     return window_slots(block.threads, loops) +
-           kRows * (features * sizeof(int) + heads * sizeof(ReceiverSum));
+           kRows * (stride * sizeof(int) + heads * sizeof(ReceiverSum));
   }
 };
 
@@ -63,13 +64,13 @@ template <typename T, int kParts, int kThreads, bool kLoops>
 __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     window_sums(const WindowSums<T> p) {
   extern __shared__ int4 shared_memory[];
-  const int features = p.block_heads * p.head_width, lanes = p.block_heads * kParts;
-  const SharedSums<T> shared(shared_memory, window_slots(kThreads, kLoops), features);
+  const int lanes = p.block_heads * kParts;
+  const SharedSums<T> shared(shared_memory, window_slots(kThreads, kLoops), p.stride);
   const maxk::Part part = maxk::load_part(p.windows, blockIdx.x);
   const int* window_rows = p.windows.rows + part.window * kRows;
   const int first_head = blockIdx.y * p.block_heads;
   const int heads = min(p.block_heads, p.heads - first_head);
-  for (int i = threadIdx.x; i < kRows * features; i += kThreads) shared.sums[i] = 0;
+  for (int i = threadIdx.x; i < kRows * p.stride; i += kThreads) shared.sums[i] = 0;
   for (int i = threadIdx.x; i < kRows * p.block_heads; i += kThreads) {
     const int row = window_rows[i / p.block_heads], own = i % p.block_heads;
     if (row < 0 || own >= heads) continue;
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
   const WindowLane lane(p.block_heads, kParts, p.heads, p.k);
   const WindowSenders<T> senders(p.places, p.numbers, p.columns, p.values, p.heads, p.k, lane);
   const unsigned base = maxk::shared_address(shared.sums + lane.own * p.head_width);
-  const unsigned row_bytes = features * unsigned(sizeof(int));
+  const unsigned row_bytes = p.stride * unsigned(sizeof(int));
   const ReceiverSum* receivers = shared.receivers + lane.own;
   const auto visit = [&](const WindowEntry<T>& row) {
     const float sender = __uint_as_float(row.numbers.x);
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, maxk::kWindowBlocks)
     const int row = window_rows[r];
     if (row < 0) continue;
     for (int f = threadIdx.x % 32 * 4; f < own_width; f += 128) {
-      const int4 sum = *reinterpret_cast<const int4*>(shared.sums + r * features + f);
+      const int4 sum = *reinterpret_cast<const int4*>(shared.sums + r * p.stride + f);
       const int to = first_head * p.head_width + f;
       if (part.place >= 0) {
         *reinterpret_cast<int4*>(p.partials + (int64_t(part.place) * kRows + r) * width + to) = sum;
@@ -159,6 +160,7 @@ cudaError_t launch_parts(WindowSums<T> p, int64_t threads, const Launch& launch)
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;
+  p.stride = maxk::row_stride(block.heads * p.head_width, sizeof(int), 16);
   const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
   return with_threads(launch, block.threads, loops, [&](auto most, auto with_loops) {
     return launch_window_kernel(

@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   if (kScaling == Scaling::kCommon ? !alike : alike && (kOneScale<T> || kLists)) return;
   if (kLists && p.range[kRangeSmall] == 0) return;
   const Part part = load_part(p.windows, blockIdx.x);
-  extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
+  extern __shared__ int2 sums[];  // [rows, stride] int, two to an int2
   __shared__ Scales scales;
-  __shared__ std::conditional_t<kScaling == Scaling::kCommon, int, Bounds> bounds;
+  __shared__ std::conditional_t<kLists, Bounds, int> listed_bounds;
   __shared__ std::conditional_t<kLists, Listed, int> listed;
   const int own = threadIdx.x;  // the row that a thread of the first 64 bounds
   int row = -1, terms = 0;
@@ -92,8 +92,10 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   }
   if constexpr (kScaling != Scaling::kCommon) {
     if (!alike && part.place >= 0 && __syncthreads_or(is_long)) {
-      bound = bound_of_part(p, part, terms, bounds);
+      // Where the sums will be: 512 bytes more would take as much as 32 KB of the L1 cache.
+      bound = bound_of_part(p, part, terms, *reinterpret_cast<Bounds*>(sums));
       if (!kListsSmall<T> && bound < 0.0f) p.flags[row] = 1;
+      __syncthreads();
     }
     if (kListsSmall<T> && !alike) {
       const bool has_small = __syncthreads_or(bound < 0.0f);
@@ -105,11 +107,11 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     scales.scale[own] = fixed_scale(fabsf(bound), terms);
     if constexpr (kLists) listed.clear(own, least_size<T>(fabsf(bound), terms), terms);
   }
-  clear_sums(sums, p.rows(), p.width);
+  clear_sums(sums, p.rows(), p.stride);
   __syncthreads();
 
   using CbsrRow = std::conditional_t<kWords, Words<I>, Values<T, I, S::kPer>>;
-  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  const unsigned base = shared_address(sums), row_bytes = p.stride * unsigned(sizeof(int));
   // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   const auto over_entries = [&](auto load, auto visit) {
     for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     if (row < 0) continue;
     const float unit = 1.0f / scales.scale[r];
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const int4 v = sums[(r * p.width + f) / 4];
+      const int4 v = load_sums(sums, p.stride, r, f);
       float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
       if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
@@ -187,7 +189,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
   }
   if constexpr (kLists) {
     if (listed.small.count > 0) {
-      add_small<S, CbsrRow>(p, part, sums, listed, bounds, scales);
+      add_small<S, CbsrRow>(p, part, sums, listed, listed_bounds, scales);
     }
   }
 }
@@ -222,12 +224,11 @@ cudaError_t launch_maxk_spmm_windows(const MaxkWindowsArgs& args, const Rows& ro
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     const WindowParams<T, I> p = params<T, I>(args);
-    const size_t bytes = window_bytes(args, sizeof(int));
     JAXGNN_TRY(launch_kernel(launch, bound_rows<T>, blocks_of(rows.num_rows, 8 * kBoundedRows), 256,
                              0, rows, args.size_codes, args.range, args.row_bounds, args.flags));
     JAXGNN_TRY(with_window_share<I>(launch, args.k, [&](auto share) {
       return with_forward<T, I, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
-        return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
+        return launch_windows(launch, kernel, args, sizeof(int));
       });
     }));
     if (!launch.load && args.partials == nullptr) return cudaSuccess;

@@ -98,12 +98,12 @@ __device__ inline float inverse_or_zero(float scale) { return scale > 0.0f ? 1.0
 // Adds what the passes before have left to the results, which this thread has stored.
 template <typename S, typename CbsrRow, bool kAlike, typename T, typename I>
 __device__ inline void add_left(const WindowParams<T, I>& p, const Part& part, const Slots& slots,
-                                const Factors& factors, int4* sums, Pass& pass) {
+                                const Factors& factors, int2* sums, Pass& pass) {
   const SmallEntries& small = pass.small;
   const bool listed = small.count <= kMostSmall;
   const int count = listed ? small.count : part.end - part.begin;
   const auto entry_of = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
-  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  const unsigned base = shared_address(sums), row_bytes = p.stride * unsigned(sizeof(int));
   const int own = threadIdx.x;  // a row, of the first 64 threads
   bool more = own < kWindowRows && small.in_row[own];
   for (int i = 0; i < kMorePasses; ++i) {
@@ -112,7 +112,7 @@ __device__ inline void add_left(const WindowParams<T, I>& p, const Part& part, c
       const bool fits = begin_sizes(pass, own, below, below * static_cast<float>(pass.terms[own]));
       if (more && !fits) p.flags[receiver_of(p, part, own)] = 1;
     }
-    clear_sums(sums, p.rows(), p.width);
+    clear_sums(sums, p.rows(), p.stride);
     __syncthreads();
     add_sizes<kAlike, true>(p, slots, count, entry_of, pass);
     __syncthreads();
@@ -151,7 +151,7 @@ __device__ inline void add_left(const WindowParams<T, I>& p, const Part& part, c
       float* target = whole ? p.wide + int64_t(row) * p.width
                             : p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
       for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-        const int4 sum = sums[(r * p.width + f) / 4];
+        const int4 sum = load_sums(sums, p.stride, r, f);
         float4 result = *reinterpret_cast<float4*>(target + f);
         result.x += sum.x * factor, result.y += sum.y * factor;
         result.z += sum.z * factor, result.w += sum.w * factor;
@@ -168,7 +168,7 @@ template <typename T, typename I, typename S, bool kWords, bool kAlike>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     forward_weighted(const WindowParams<T, I> p) {
   if (!has_scale(p.range) || rows_alike<T>(p.range) != kAlike) return;
-  extern __shared__ int4 sums[];  // [rows, width] int, four to an int4
+  extern __shared__ int2 sums[];  // [rows, stride] int, two to an int2
   __shared__ Pass pass;
   __shared__ Slots slots;
   const Part part = load_part(p.windows, blockIdx.x);
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       if (!fits && weights != 0.0f) p.flags[row] = 1;
     }
   }
-  clear_sums(sums, p.rows(), p.width);
+  clear_sums(sums, p.rows(), p.stride);
   __syncthreads();
   if constexpr (!kAlike) {
     add_sizes<false, false>(
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     float size;
   };
   using Loaded = std::conditional_t<kAlike, CbsrRow, Sized>;
-  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  const unsigned base = shared_address(sums), row_bytes = p.stride * unsigned(sizeof(int));
   // Walks all entries once for each span of lanes in a CBSR row. Lanes beyond its end are idle.
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
     const auto load = [&](int sender) -> Loaded {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     if (row < 0) continue;
     const float unit = inverse_or_zero(pass.row[r].x);
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const int4 v = sums[(r * p.width + f) / 4];
+      const int4 v = load_sums(sums, p.stride, r, f);
       float result[4] = {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
       if (part.place >= 0) {
         float* partial = p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
@@ -318,10 +318,9 @@ cudaError_t launch_maxk_spmm_windows_weighted(const MaxkWindowsArgs& args, int64
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     const WindowParams<T, I> p = params<T, I>(args);
-    const size_t bytes = window_bytes(args, sizeof(int));
     JAXGNN_TRY(with_window_share<I>(launch, args.k, [&](auto share) {
       return with_forward<T, I, decltype(share)>(launch, args.words != nullptr, [&](auto kernel) {
-        return launch_large_kernel(launch, kernel, parts, kWindowThreads, bytes, p);
+        return launch_windows(launch, kernel, args, sizeof(int));
       });
     }));
     if (!launch.load && args.partials == nullptr) return cudaSuccess;

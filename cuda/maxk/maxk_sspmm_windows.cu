@@ -9,14 +9,25 @@
 namespace jaxgnn::maxk {
 namespace {
 
+// To shared memory, aligned to 8 bytes.
+template <typename T>
+__device__ inline void store_halves(T* to, const Vector<T, 4>& vector) {
+  if constexpr (sizeof(vector) == 8) {
+    *reinterpret_cast<decltype(vector.word)*>(to) = vector.word;
+  } else {
+    *reinterpret_cast<uint2*>(to) = {vector.word.x, vector.word.y};
+    *reinterpret_cast<uint2*>(to + 2) = {vector.word.z, vector.word.w};
+  }
+}
+
 // In float, or with kExact in 64-bit fixed point; then a lane's columns lie kLanes apart, so that
 // the 8-byte reductions of adjacent lanes are contiguous.
 template <typename T, typename I, typename S, bool kExact, bool kWeighted>
 __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
     backward(const WindowParams<T, I> p) {
   if (kExact && !use_wide_fixed(p.range, p.num_edges)) return;
-  extern __shared__ int4 shared[];
-  T* dense = reinterpret_cast<T*>(shared);  // [rows, width]
+  extern __shared__ int2 shared[];
+  T* dense = reinterpret_cast<T*>(shared);  // [rows, stride]
   const Part part = load_part(p.windows, blockIdx.x);
   __shared__ std::conditional_t<kWeighted, Slots, int> slots;
   if constexpr (kWeighted) slots.load(p.windows, part, p.rows());
@@ -34,7 +45,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
         divide_by_degree(p, row, features);
         vector.word = pack<T>(features);
       }
-      *reinterpret_cast<decltype(vector.word)*>(dense + r * p.width + f) = vector.word;
+      store_halves(dense + r * p.stride + f, vector);
     }
   }
   __syncthreads();
@@ -46,7 +57,7 @@ __global__ void __launch_bounds__(kWindowThreads, kWindowBlocks)
       return kExact ? column_of(columns[kExact ? i : 0], 0) : column_of(columns[0], i);
     }
   };
-  const unsigned base = shared_address(dense), row_bytes = p.width * unsigned(sizeof(T));
+  const unsigned base = shared_address(dense), row_bytes = p.stride * unsigned(sizeof(T));
   for (int first = 0; first < p.k; first += S::kSpan) {
     const int c = first + threadIdx.x % S::kLanes * (kExact ? 1 : S::kPer);
     if (c >= p.k) break;
@@ -130,9 +141,8 @@ cudaError_t launch_backward(const MaxkWindowsArgs& args, const Launch& launch) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index)::type;
     return with_window_share<I>(launch, args.k, [&](auto share) {
-      return launch_large_kernel(launch, backward<T, I, decltype(share), kExact, kWeighted>,
-                                 args.windows.num_parts, kWindowThreads,
-                                 window_bytes(args, sizeof(T)), params<T, I>(args));
+      return launch_windows<T, I>(launch, backward<T, I, decltype(share), kExact, kWeighted>, args,
+                                  sizeof(T));
     });
   });
 }

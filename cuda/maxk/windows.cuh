@@ -45,6 +45,7 @@ struct WindowParams : WindowSize<I> {
   void* sums;
   int64_t num_edges;
   int width;
+  int stride;  // from a row to the next in shared memory
   int k;
   const float* weights;
   const float* weight_sums;
@@ -221,6 +222,7 @@ WindowParams<T, I> params(const MaxkWindowsArgs& args) {
           args.sums,
           args.num_edges,
           static_cast<int>(args.width),
+          0,
           static_cast<int>(args.k),
           args.weights,
           args.weight_sums,
@@ -249,9 +251,15 @@ cudaError_t with_window_share(const Launch& launch, int64_t k, F f) {
   });
 }
 
-// Bytes of a window's rows in shared memory.
-inline size_t window_bytes(const MaxkWindowsArgs& args, size_t feature_bytes) {
-  return args.window_rows * args.width * feature_bytes;
+// Launches a kernel whose blocks have a window's rows in shared memory, values of `size` bytes.
+template <typename T, typename I>
+cudaError_t launch_windows(const Launch& launch, void (*kernel)(WindowParams<T, I>),
+                           const MaxkWindowsArgs& args, int size) {
+  WindowParams<T, I> p = params<T, I>(args);
+  p.stride = row_stride(p.width, size, kRowsApart);
+  return launch_large_kernel<kMostWindowBytes>(launch, kernel, args.windows.num_parts,
+                                               kWindowThreads, args.window_rows * p.stride * size,
+                                               p);
 }
 
 }  // namespace jaxgnn::maxk

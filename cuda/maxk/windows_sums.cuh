@@ -138,11 +138,16 @@ struct Listed {
   }
 };
 
-// Of a window's rows.
-__device__ inline void clear_sums(int4* sums, int rows, int width) {
-  for (int i = threadIdx.x; i < rows * width / 4; i += kWindowThreads) {
-    sums[i] = make_int4(0, 0, 0, 0);
-  }
+// Of a window's rows, [rows, stride].
+__device__ inline void clear_sums(int2* sums, int rows, int stride) {
+  for (int i = threadIdx.x; i < rows * stride / 2; i += kWindowThreads) sums[i] = make_int2(0, 0);
+}
+
+// Four of a row's, from feature f on.
+__device__ inline int4 load_sums(const int2* sums, int stride, int r, int f) {
+  const int at = (r * stride + f) / 2;
+  const int2 low = sums[at], high = sums[at + 1];
+  return make_int4(low.x, low.y, high.x, high.y);
 }
 
 // A part's r-th row; -1: none.
@@ -187,7 +192,7 @@ __device__ inline float bound_of_part(const WindowParams<T, I>& p, const Part& p
 
 // Adds the sums of the small CBSR rows to the results.
 template <typename S, typename CbsrRow, typename T, typename I>
-__device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, int4* sums,
+__device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, int2* sums,
                                  const Listed& rows, Bounds& bounds, Scales& scales) {
   const SmallEntries& small = rows.small;
   const bool listed = small.count <= kMostSmall;
@@ -195,7 +200,7 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
   const auto entry = [&](int i) { return listed ? small.entry[i] : part.begin + i; };
   const auto is_small = [&](int r, float size) { return size < rows.least[r]; };
   __syncthreads();
-  clear_sums(sums, p.rows(), p.width);
+  clear_sums(sums, p.rows(), p.stride);
   if (threadIdx.x < kWindowRows) bounds.clear(threadIdx.x);
   __syncthreads();
   const float unit = bound_unit(p, part);
@@ -211,7 +216,7 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
     }
   }
   __syncthreads();
-  const unsigned base = shared_address(sums), row_bytes = p.width * unsigned(sizeof(int));
+  const unsigned base = shared_address(sums), row_bytes = p.stride * unsigned(sizeof(int));
   for (int c = threadIdx.x % S::kLanes * S::kPer; c < p.k; c += S::kSpan) {
     for (int i = threadIdx.x / S::kLanes; i < count; i += kWindowThreads / S::kLanes) {
       const int e = entry(i);
@@ -235,7 +240,7 @@ __device__ inline void add_small(const WindowParams<T, I>& p, const Part& part, 
     float* target = whole ? reinterpret_cast<float*>(p.dense) + int64_t(row) * p.width
                           : p.partials + (int64_t(part.place) * p.rows() + r) * p.width;
     for (int f = threadIdx.x % 32 * 4; f < p.width; f += 128) {
-      const int4 sum = sums[(r * p.width + f) / 4];
+      const int4 sum = load_sums(sums, p.stride, r, f);
       float4 result = *reinterpret_cast<float4*>(target + f);
       result.x += sum.x * factor, result.y += sum.y * factor;
       result.z += sum.z * factor, result.w += sum.w * factor;
