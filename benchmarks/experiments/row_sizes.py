@@ -1,4 +1,4 @@
-"""How far apart the magnitudes of MaxK's rows are that a model aggregates, and what that asks for.
+"""How unlike in size the rows are that a model with MaxK aggregates, and how alike in columns.
 
     python -m benchmarks.experiments.row_sizes [--models sage gcn gin] [--scale 0.02]
 
@@ -6,7 +6,9 @@ The models of the suite `training --models`, with its layer normalization and dr
 on a Reddit-shaped graph with random features and untrained parameters. The size of a row is its
 largest magnitude. GPU kernels add float32 rows with one scale where all sizes are within 16 of one
 another (`cuda/maxk/fixed_point.cuh`); else each receiver has a scale of its own, and edges whose
-row is below a sixteenth of the receiver's average are added in a further pass. A count, which any
+row is below a sixteenth of the receiver's average are added in a further pass. The last column is
+the share of the kept entries that lie in the k columns which most rows keep: on a GPU values of one
+column may wait for one another (`benchmarks/experiments/alike_columns.py`). A count, which any
 device gives.
 """
 
@@ -25,10 +27,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.experiments.alike_columns import share_of_most
 from benchmarks.harness import graphs, plan
 from benchmarks.harness.setting import Setting
 from benchmarks.ours import models
 from benchmarks.suites.training import WIDTHS
+from jaxgnn import CBSR
 from jaxgnn.nn import _features
 
 _ALIKE = 16.0
@@ -56,13 +60,13 @@ class Plain(Setting):
 
 
 @contextlib.contextmanager
-def rows_aggregated() -> Iterator[list[np.ndarray]]:
-    """The values of the sparse rows that `maxk_spmm` is called with meanwhile."""
-    seen: list[np.ndarray] = []
+def rows_aggregated() -> Iterator[list[CBSR]]:
+    """The sparse rows that `maxk_spmm` is called with meanwhile."""
+    seen: list[CBSR] = []
     aggregate = _features.maxk_spmm
 
     def looked_at(graph: Any, x: Any, *arguments: Any, **options: Any) -> Any:
-        seen.append(np.asarray(x.values))
+        seen.append(x)
         return aggregate(graph, x, *arguments, **options)
 
     with mock.patch.object(_features, "maxk_spmm", looked_at):
@@ -93,6 +97,7 @@ def main(options: Options) -> None:
         "largest by smallest",
         "small edges",
         "receivers with some",
+        "most kept columns",
     ):
         table.add_column(column, justify="left" if column == "model" else "right")
     with graphs.stored("reddit", options.scale) as stored:
@@ -106,10 +111,10 @@ def main(options: Options) -> None:
                 with rows_aggregated() as seen:
                     apply(params, graph, x, jax.random.key(0))
                 name = model if setting.regularized else f"{model}, no norm, no dropout"
-                for number, values in enumerate(seen, 1):
-                    ratio, edges, receivers = spread(values, stored)
-                    numbers = (f"{number}", f"{ratio:,.1f}", f"{edges:.2%}", f"{receivers:.1%}")
-                    table.add_row(name, *numbers)
+                for number, cbsr in enumerate(seen, 1):
+                    ratio, edges, receivers = spread(np.asarray(cbsr.values), stored)
+                    numbers = f"{number}", f"{ratio:,.1f}", f"{edges:.2%}", f"{receivers:.1%}"
+                    table.add_row(name, *numbers, f"{share_of_most(cbsr):.0%}")
     Console(width=120).print(table)
 
 
