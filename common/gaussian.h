@@ -8,7 +8,7 @@
 
 namespace jaxgnn::gaussian {
 
-// Coordinates of an edge, at most; jaxgnn/ops/_gaussian_kernels.py has the same.
+// Coordinates of an edge, at most; jaxgnn/ops/_gaussian/kernels.py has the same.
 constexpr int kMaxDims = 16;
 
 // Coordinates, parameters and their gradients are in the accumulation type.

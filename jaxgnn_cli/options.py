@@ -24,10 +24,8 @@ from jaxgnn_cli.status import UsageError
 _AUTO = {"--k": "0", "--head-k": str(HEAD_K_AUTO)}
 
 # What says how a run is kept and watched, and what `jaxgnn plan` refuses.
-_OF_RUNS = (
-    *("folds", "run_directory", "profile", "plain", "checkpoint_interval", "checkpoint_steps"),
-)
-_NOT_PLANNED = (*_OF_RUNS, "resume", "task", "edge_weights")
+_OF_RUNS = ("run_directory", "profile", "plain", "checkpoint_interval", "checkpoint_steps")
+_NOT_PLANNED = ("folds", *_OF_RUNS, "resume", "task", "edge_weights")
 
 T = TypeVar("T")
 Planned = TypeVar("Planned", bound="Options")
@@ -63,18 +61,19 @@ def parse_train(arguments: list[str], name: str = "train") -> TrainConfig | None
     if found is None:
         return None
     config, folds = found
-    given: dict[str, Any] = {"folds": folds}
+    if folds:
+        raise ConfigError(f"--folds: expected jaxgnn train with it, got jaxgnn {name}")
     if name != "train":
-        own = config.resume is not None  # the directory of the run that gave the settings
-        given |= {"run_directory": None if own else config.run_directory, "profile": config.profile}
-    _check_of_train(name, given)
+        # Of a run that is named the rest is its own.
+        given = ("profile", "plain") if config.resume else _OF_RUNS
+        _check_of_train(name, config, TrainConfig(), given)
     return config
 
 
-def _check_of_train(name: str, given: dict[str, Any]) -> None:
+def _check_of_train(name: str, options: Any, usual: Any, keys: Collection[str]) -> None:
     """Refuses options of runs, which a command that makes none would ignore."""
-    for key, value in given.items():
-        if value:
+    for key in keys:
+        if getattr(options, key) != getattr(usual, key):
             raise ConfigError(f"{option(key)}: expected jaxgnn train with it, got jaxgnn {name}")
 
 
@@ -112,8 +111,7 @@ def parse_planned(kind: type[Planned], arguments: list[str]) -> Planned | None:
         return None
     if options.resume is not None:
         raise ConfigError("--resume: expected jaxgnn train with it, got jaxgnn plan")
-    given = {key: getattr(options, key) != getattr(usual, key) for key in _OF_RUNS}
-    _check_of_train("plan", given)
+    _check_of_train("plan", options, usual, ("folds", *_OF_RUNS))
     base = TrainConfig.for_dataset(options.dataset)
     if options.preset:
         base = preset(options.preset, options.dataset)

@@ -1,5 +1,5 @@
 // Attention whose scores are cosines of the rows that it averages, and its gradients: see
-// jaxgnn/ops/cosine_attention.py for the equations.
+// jaxgnn/ops/_attention/cosine_attention.py for the equations.
 #pragma once
 
 #include "cuda/attention/attention.h"

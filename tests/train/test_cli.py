@@ -115,7 +115,9 @@ def test_bad_commands(capsys):
 
 
 @pytest.mark.parametrize("command", ["info", "plan"])
-@pytest.mark.parametrize("given", ["--folds", "--run-directory", "--profile"])
+@pytest.mark.parametrize(
+    "given", ["--folds", "--run-directory", "--profile", "--checkpoint-interval"]
+)
 def test_options_of_runs_are_not_ignored(capsys, command, given):
     found = error(capsys, command, "digits", given, "3")
     assert f"{given}: expected jaxgnn train with it, got jaxgnn {command}" in found
