@@ -305,7 +305,7 @@ def test_sddmm(dtype, width, heads):
 def weight_gradient(x, g, blocks=5):
     shape = (x.shape[1], g.shape[1])
     results = [(shape, x.dtype), ((blocks, shape[0] * shape[1]), accumulation_dtype(x.dtype))]
-    return on_cpu("jaxgnn_weight_gradient", [x, g], results)[0]
+    return on_cpu("jaxgnn_weight_gradient", [x, g], results, warpgroups=True)[0]
 
 
 # Around the tiles: 8, 6 or 2 features by two vectors of 16 to 2, and rows taken 128 at a time.
