@@ -6,6 +6,8 @@
 // the groups of a warp.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/maxk/cbsr.cuh"
 #include "cuda/maxk/fixed_point.cuh"
 #include "cuda/maxk/windows.h"
@@ -257,9 +259,9 @@ cudaError_t launch_windows(const Launch& launch, void (*kernel)(WindowParams<T, 
                            const MaxkWindowsArgs& args, int size) {
   WindowParams<T, I> p = params<T, I>(args);
   p.stride = row_stride(p.width, size, kRowsApart);
+  const int64_t bytes = std::max(args.window_rows * p.stride * size, kLeastWindowBytes);
   return launch_large_kernel<kMostWindowBytes>(launch, kernel, args.windows.num_parts,
-                                               kWindowThreads, args.window_rows * p.stride * size,
-                                               p);
+                                               kWindowThreads, bytes, p);
 }
 
 }  // namespace jaxgnn::maxk

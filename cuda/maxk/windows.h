@@ -13,15 +13,16 @@ constexpr int kWindowRows = 64;                         // at most
 constexpr int64_t kWindowFeatures = kWindowRows * 256;  // of all its rows, at most
 constexpr int64_t kWindowWidth = 1024;                  // of one, at most
 
-// Values of `size` bytes from a row of a window to the next in shared memory: such a number that
-// the bytes are `apart` more than a multiple of twice that, a power of 2. So a column of a row lies
-// in other banks than of the rows around, and the CBSR rows of a model often keep the same columns
-// (docs/kernels/maxk.md). Vectors of up to `apart` bytes are aligned.
+// Values of `size` bytes from a row of a window to the next in shared memory: `apart` bytes more
+// than a row has, a power of 2, where that is a multiple of twice as many. So a column of a row
+// lies in other banks than of the rows around, and the CBSR rows of a model often keep the same
+// columns (docs/kernels/maxk.md). Vectors of up to `apart` bytes stay aligned where they are.
 __host__ __device__ constexpr int row_stride(int64_t width, int size, int apart) {
   return static_cast<int>(width + (width * size % (2 * apart) == 0 ? apart / size : 0));
 }
 constexpr int kRowsApart = 8;  // not 16: two blocks would leave less of the L1 cache
 constexpr int kMostWindowBytes = kWindowFeatures * 4 + kWindowRows * kRowsApart;
+constexpr int64_t kLeastWindowBytes = kWindowRows * 8;  // bounds of the rows before their sums
 
 struct Windows {
   const int32_t* rows;     // [windows, receivers]; -1 is padding

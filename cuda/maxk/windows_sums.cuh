@@ -65,6 +65,8 @@ struct Bounds {
   }
 };
 
+static_assert(sizeof(Bounds) <= kLeastWindowBytes);
+
 // Entries with a CBSR row that is small for one of its rows.
 constexpr int kMostSmall = 1024;
 struct SmallEntries {

@@ -249,7 +249,8 @@ struct Tiling<float, kAcross> {
         wg::multiply(sums, a[k], b + k * wg::kStepBytes / 16, true);
       }
       wg::commit();
-      // The other warpgroup's products may be a step behind: they read neither this slot nor it.
+      // The other warpgroup may still run the products of this step and of the one before, which
+      // read the other two slots.
       slot = slot + 1 == kGStages ? 0 : slot + 1;
       if (step + 1 < steps) g.store(base + slot * kGBytes);
       load(step + 2);

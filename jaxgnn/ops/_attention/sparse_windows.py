@@ -18,7 +18,7 @@ from jaxgnn.ops._core.rows import Rows, windows_of
 from jaxgnn.ops._core.sparse_rows import SparseRows
 
 MAX_WIDTH = 256  # of a head: a block has a window's rows of one head at least
-SMALL_WIDTH = 240  # the same with self-loops where a block has 99 KB of shared memory
+SMALL_WIDTH = 236  # the same with self-loops where a block has 99 KB of shared memory
 MAX_ENTRIES = 32  # of a CBSR row: a warp takes it whole
 MAX_HEADS = 32768
 # Threads of a block, 384 or 512: more hide latency, fewer leave registers.
