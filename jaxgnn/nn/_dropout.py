@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxgnn._core import checks
-from jaxgnn.graph import GraphSubstitute
+from jaxgnn.graph import GraphSubstitute, NodeRows
 from jaxgnn.nn._features import Features, map_values
 from jaxgnn.nn._linear import check_stream
 from jaxgnn.ops._dropout.dropout import dropout
@@ -56,6 +56,8 @@ class Dropout(nnx.Dropout):
             ValueError: the rate is out of range, or there is not one key.
         """
         checks.number(self.rate, "rate", 0, 1, inclusive=True)
+        if isinstance(inputs, NodeRows):
+            inputs = jnp.asarray(inputs)
         off = self.deterministic if deterministic is None else deterministic
         source = self.rngs if rngs is None else rngs
         is_drawn = off is not None and not off and 0 < self.rate < 1 and source is not None

@@ -121,3 +121,24 @@ def test_batches_share_the_features():
         jaxgnn.Graph.from_edges([], [], num_nodes=2), NodeRows(X, jnp.array([1, 2])), mean=True
     )
     np.testing.assert_array_equal(empty, np.zeros((2, 5)))
+
+
+def test_they_work_as_the_array_that_they_make():
+    rows = NodeRows(X, jnp.array([2, 2, 0, -1]))
+    array = jnp.asarray(rows)
+    assert (len(rows), rows.size, rows.shape) == (4, 20, array.shape)
+    operations = [
+        lambda x: x + 1 - x * 2,
+        lambda x: 1 - x / 2 + 3 * x,
+        lambda x: x @ jnp.ones((5, 2)),
+        lambda x: jnp.ones((2, 4)) @ x,
+        lambda x: -x,
+        lambda x: x.astype(jnp.bfloat16),
+        jnp.exp,
+    ]
+    for operation in operations:
+        np.testing.assert_array_equal(operation(rows), operation(array))
+    dropped = nn.Dropout(0.5, rngs=nnx.Rngs(0))(rows)
+    np.testing.assert_array_equal(dropped, nn.Dropout(0.5, rngs=nnx.Rngs(0))(array))
+    with pytest.raises(TypeError, match=r"NodeRows: expected jnp\.asarray"):
+        jax.vmap(lambda rows: jnp.sum(jnp.asarray(rows)))(NodeRows(X[:4], rows.nodes))

@@ -108,6 +108,37 @@ def test_a_restored_loader_goes_on_with_the_same_batches():
             other.state = state
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_iterators_scans_and_states_share_one_place(prefetch):
+    loader = GraphLoader(graph_set(SIZES), 3, shuffle=False, prefetch=prefetch, max_device_bytes=0)
+    first = [int(b.indices[0]) for pair in zip(loader, loader, strict=True) for b in pair]
+    assert first == [0, 3, 6, 9]
+
+    def count(state, batch):
+        return state + 1, batch.indices[0]
+
+    seen = []
+    for found in loader:
+        seen.append(int(found.indices[0]))
+        if len(seen) == 2:
+            seen.append(int(loader.scan(count, 0, 1)[1][0]))
+    assert seen == [0, 3, 6, 9]
+    for found in loader:
+        seen.append(int(found.indices[0]))
+        if len(seen) == 6:
+            loader.state = {"epoch": 2, "position": 0}
+    assert seen[4:] == [0, 3, 0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("max_device_bytes", [0, 1 << 20])
+def test_sizes_of_other_types_and_a_step_without_output(max_device_bytes):
+    graphs, options = graph_set(SIZES), {"max_device_bytes": max_device_bytes}
+    for size in (np.uint8(3), np.array(3), jax.numpy.int32(3)):
+        assert len(GraphLoader(graphs, size, **options)) == 4
+    with pytest.raises(TypeError, match=r"step: expected \(state, output\), got"):
+        GraphLoader(graphs, 3, **options).scan(lambda state, batch: state, jax.numpy.zeros(()), 2)
+
+
 def same(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -280,6 +311,12 @@ def items(labels=(0, 1), features=None):
             r"graphs\[0\]: label: expected a number or a vector",
         ),
         (items([1.0, 1e300]), ValueError, "graphs: label: expected numbers within float32"),
+        (
+            items([[1, 2], [2**24 + 1, 1]]),
+            ValueError,
+            r"graphs\[1\]: label: expected targets that float32 holds",
+        ),
+        (items([[1], [[1], [1, 2]]]), ValueError, r"graphs\[1\]: label: expected an array"),
         (items(features=[[2**40], [1]]), ValueError, "graphs: features: expected integers that"),
         (items(features=[[1e300], [1]]), ValueError, "graphs: features: expected numbers within"),
         (
@@ -311,6 +348,7 @@ def test_what_does_not_fit_is_refused():
         ((graphs, 0), ValueError, "batch_size"),
         (([], 1), ValueError, "graphs: expected at least 1, got 0"),
         ((3, 1), TypeError, "graphs: expected a sequence"),
+        (({"a": graphs[0]}, 1), TypeError, "graphs: expected a sequence of graphs, got dict"),
         (([3], 1), TypeError, r"graphs\[0\]: expected a graph, got int"),
         (([graphs[0], plain], 1), ValueError, r"graphs\[1\]: expected features"),
     ):
@@ -319,8 +357,10 @@ def test_what_does_not_fit_is_refused():
     for options, message in (
         ({"base": 1.0}, "base"),
         ({"indices": np.array([11])}, "indices: expected graphs below 11, got 11"),
-        ({"indices": np.array([], np.int32)}, "graphs: expected at least 1, got 0"),
-        ({"drop_last": True}, "graphs: expected at least 12, got 11"),
+        ({"indices": np.array([], np.int32)}, "indices: expected at least 1, got 0"),
+        ({"indices": []}, "indices: expected at least 1, got 0"),
+        ({"indices": [[1], [2, 3]]}, "indices: expected an array, got lists of different"),
+        ({"drop_last": True}, "graphs: expected at least 12, a batch_size, with drop_last, got"),
         ({"shapes": 0}, "shapes: expected"),
         ({"max_device_bytes": -1}, "max_device_bytes: expected"),
     ):

@@ -119,6 +119,32 @@ def test_too_small_a_capacity_grows_and_drops_nothing(graph):
     assert scanned.state == {"epoch": 1, "position": 0}
 
 
+def test_outputs_of_a_step(graph):
+    with pytest.raises(TypeError, match=r"step: expected \(state, output\), got"):
+        make(graph).scan(lambda state, batch: state, jnp.int32(0), 2)
+    loader = make(graph, deduplicate=True, capacity=[2, 2])
+    with pytest.raises(TypeError, match=r"step: expected \(state, output\), got"):
+        loader.scan(lambda state, batch: state, jnp.int32(0), 2)
+    # The first seeds have no neighbors, the next ones many.
+    graph = jaxgnn.Graph.from_edges(
+        np.tile(np.arange(16, 40), 8), np.repeat(np.arange(8, 16), 24), num_nodes=40
+    )
+    options = {"input_nodes": np.arange(16), "batch_size": 8, "shuffle": False}
+    options |= {"deduplicate": True, "capacity": [1, 1]}
+
+    def step(state, batch):
+        return state, batch.blocks.nodes
+
+    loader = NeighborLoader(graph, None, None, [8, 2], **options)
+    with pytest.raises(ValueError, match="step: expected an output whose shapes are the same"):
+        loader.scan(step, jnp.int32(0), 2)
+    # None of the steps before the capacity has grown were run.
+    loader = NeighborLoader(
+        graph, None, None, [8, 2], **options | {"input_nodes": np.arange(8, 16)}
+    )
+    loader.scan(step, jnp.int32(0), 1)
+
+
 def resident_bytes():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -188,7 +214,10 @@ def test_training(graph):
         ({"input_nodes": np.array([40])}, "input_nodes: expected nodes below 40, got 40"),
         ({"input_nodes": np.ones(3, bool)}, "input_nodes: expected a mask of 40, got 3"),
         ({"input_nodes": np.zeros(0, int)}, "input_nodes: expected at least 1, got 0"),
-        ({"batch_size": 64, "drop_last": True}, "input_nodes: expected at least 64, got 27"),
+        (
+            {"batch_size": 64, "drop_last": True},
+            "input_nodes: expected at least 64, a batch_size",
+        ),
         ({"capacity": [4]}, "capacity: expected"),
         ({"seed": -1}, "seed: expected"),
         ({"method": ["uniform"]}, "method: expected one of 'uniform', 'labor', got"),

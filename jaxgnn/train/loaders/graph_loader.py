@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import itertools
 from collections.abc import Callable, Iterator
@@ -97,7 +96,7 @@ class GraphLoader(ResumableLoader):
         indices: Int[np.ndarray, " graphs"] | None = None,
         max_device_bytes: int = 1 << 28,
     ):
-        self._batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
+        batch_size = self._batch_size = checks.integer(batch_size, "batch_size", 1, 2**31 - 2)
         checks.boolean(shuffle, "shuffle")
         checks.boolean(drop_last, "drop_last")
         self._seed = checks.integer(seed, "seed", 0, 2**32 - 1)
@@ -109,8 +108,9 @@ class GraphLoader(ResumableLoader):
         count = self._indices.size
         self._length = count // batch_size if drop_last else -(-count // batch_size)
         if self._length == 0:
-            least = batch_size if drop_last else 1
-            raise ValueError(f"graphs: expected at least {least}, got {count}")
+            name = "graphs" if indices is None else "indices"
+            least = f"{batch_size}, a batch_size, with drop_last" if drop_last else "1"
+            raise ValueError(f"{name}: expected at least {least}, got {count}")
         self._shuffle = shuffle
         self._shapes = Shapes(
             self._store.num_nodes[self._indices],
@@ -137,7 +137,8 @@ class GraphLoader(ResumableLoader):
     def part(self, indices: Int[np.ndarray, " graphs"], *, shuffle: bool = False) -> GraphLoader:
         """A loader of other graphs of the same source, such as those to validate on.
 
-        Its batches are padded to this one's buckets, so that both share programs.
+        Its batches are padded to this one's buckets, so that both share programs. The last one may
+        have fewer graphs, also where this loader drops it.
 
         Args:
             indices: the graphs to go through.
@@ -188,14 +189,17 @@ class GraphLoader(ResumableLoader):
                 yield minibatch
             return
         executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="GraphLoader")
-        waiting: collections.deque[concurrent.futures.Future[GraphMinibatch]] = collections.deque()
-        ahead = self._position
+        waiting: dict[int, concurrent.futures.Future[GraphMinibatch]] = {}  # by position
         try:
             while self._epoch == epoch:
-                while ahead < len(self) and len(waiting) <= self._prefetch:
-                    waiting.append(executor.submit(self._minibatch, order, ahead))
-                    ahead += 1
-                minibatch = waiting.popleft().result()
+                # Where another iterator, `scan` or `state` has moved the position, too.
+                near = range(self._position, min(self._position + self._prefetch + 1, len(self)))
+                for passed in waiting.keys() - set(near):
+                    waiting.pop(passed).cancel()
+                for ahead in near:
+                    if ahead not in waiting:
+                        waiting[ahead] = executor.submit(self._minibatch, order, ahead)
+                minibatch = waiting.pop(self._position).result()
                 self._advance()
                 yield minibatch
         finally:
@@ -302,7 +306,9 @@ class GraphLoader(ResumableLoader):
 def _indices(indices: Any, count: int) -> Int[np.ndarray, " graphs"]:
     if indices is None:
         return np.arange(count)
-    indices = np.asarray(indices)
+    indices = checks.host_array(indices, "indices")
+    if indices.shape == (0,):
+        indices = indices.astype(np.int64)
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise TypeError(f"indices: expected integers, got {indices.dtype}{list(indices.shape)}")
     for wrong in indices[(indices < 0) | (indices >= count)][:1]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int
 from jaxgnn.train.loaders.compiler_options import jit_steps
 from jaxgnn.train.loaders.device_graphs import DeviceGraphs, union
 from jaxgnn.train.loaders.graph_minibatch import GraphMinibatch
+from jaxgnn.train.loaders.resumable_loader import as_pair
 
 State = TypeVar("State")
 
@@ -63,7 +64,7 @@ run = jit_steps(run_steps, static_argnums=(0, 1), counted=False)
 
 @functools.partial(jax.jit, static_argnums=0)
 def one_step(step: Any, state: Any, minibatch: GraphMinibatch) -> tuple[Any, Any]:
-    return step(state, minibatch)
+    return as_pair(step(state, minibatch))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -72,7 +73,7 @@ def no_outputs(
 ) -> Any:
     """Places for the outputs of all steps. Jitted: `step` is traced for them once."""
     minibatch = jax.eval_shape(functools.partial(union_at, sizes=sizes), graphs, chosen, 0)
-    shapes = jax.eval_shape(step, state, minibatch)[1]
+    shapes = as_pair(jax.eval_shape(step, state, minibatch))[1]
     return jax.tree.map(lambda of: jnp.zeros((len(chosen), *of.shape), of.dtype), shapes)
 
 

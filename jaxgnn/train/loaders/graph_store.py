@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,8 @@ class GraphStore:
         """
         if isinstance(source, GraphSet) and 0 < source.num_nodes < 2**31 - 1:
             return cls._of_set(source)
-        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        indexed = hasattr(source, "__len__") and hasattr(source, "__getitem__")
+        if not indexed or isinstance(source, Mapping):
             raise TypeError(f"graphs: expected a sequence of graphs, got {type(source).__name__}")
         items = [source[i] for i in range(len(source))]
         if not items:
@@ -162,7 +163,11 @@ def _data(items: Sequence[Any], name: str, counts: np.ndarray, of: str) -> np.nd
                 f"graphs[{i}]: {name}: expected the shape {expected}, a row for each of the "
                 f"{of}, got {part.shape}"
             )
-    joined = np.concatenate(parts)
+    try:
+        joined = np.concatenate(parts)
+    except TypeError as error:  # of float16 and bfloat16
+        kinds = ", ".join(sorted({str(part.dtype) for part in parts}))
+        raise TypeError(f"graphs: {name}: expected one dtype, got {kinds}") from error
     check_fits(joined, f"graphs: {name}")
     return joined
 
@@ -185,6 +190,12 @@ def _labels(items: Sequence[Any]) -> np.ndarray | None:
                 f"has, got the shape {part.shape} after {parts[0].shape}"
             )
     labels = np.stack(parts)
+    if labels.ndim > 1 and labels.dtype.kind in "biu":
+        for i in np.flatnonzero((labels.astype(np.float32) != labels).any(axis=1))[:1]:
+            raise ValueError(
+                f"graphs[{i}]: label: expected targets that float32 holds, got {parts[i]}; "
+                "a class is a number"
+            )
     if labels.ndim > 1 or labels.dtype.kind not in "biu":
         check_floats_fit(labels, "graphs: label")
         return labels.astype(np.float32)
@@ -204,4 +215,4 @@ def _parts(items: Sequence[Any], name: str) -> list[np.ndarray] | None:
         return None
     if lacking:
         raise ValueError(f"graphs[{lacking[0]}]: expected {name}, as other graphs have, got none")
-    return [np.asarray(part) for part in found]
+    return [checks.host_array(part, f"graphs[{i}]: {name}") for i, part in enumerate(found)]

@@ -98,7 +98,11 @@ class HostFeatures:
         Raises:
             TypeError: `nodes` are no integers.
         """
-        nodes = nodes if isinstance(nodes, np.ndarray) else jnp.asarray(nodes)
+        if not isinstance(nodes, np.ndarray):
+            if isinstance(nodes, list | tuple):
+                nodes = checks.host_array(nodes, "nodes")
+                nodes = nodes.astype(np.int32) if nodes.size == 0 else nodes
+            nodes = checks.as_numbers(nodes, "nodes")
         if not jnp.issubdtype(nodes.dtype, jnp.integer):
             raise TypeError(f"nodes: expected integers, got {nodes.dtype}")
         num_nodes, width = self._shape
@@ -174,8 +178,9 @@ def _largest(hot: Any, num_nodes: int, count: int) -> np.ndarray:
         raise ValueError(
             "hot: expected a graph or a number for each node with cache_rows, got None"
         )
-    numbers = np.asarray(hot.out_degrees if isinstance(hot, Graph) else hot)
-    if numbers.shape != (num_nodes,) or not np.isrealobj(numbers):
+    numbers = checks.host_array(hot.out_degrees if isinstance(hot, Graph) else hot, "hot")
+    checks.real(numbers, "hot")
+    if numbers.shape != (num_nodes,):
         raise ValueError(
             f"hot: expected {num_nodes} numbers, got {numbers.dtype}{list(numbers.shape)}"
         )

@@ -97,9 +97,8 @@ class NeighborLoader(ResumableLoader):
         nodes = _input_nodes(input_nodes, graph.num_nodes)
         whole = nodes.size // batch_size if drop_last else -(-nodes.size // batch_size)
         if whole == 0:
-            raise ValueError(
-                f"input_nodes: expected at least {batch_size if drop_last else 1}, got {nodes.size}"
-            )
+            least = f"{batch_size}, a batch_size, with drop_last" if drop_last else "1"
+            raise ValueError(f"input_nodes: expected at least {least}, got {nodes.size}")
         self._data = BatchData(
             graph,
             _rows(features, "features", graph.num_nodes),
@@ -150,8 +149,9 @@ class NeighborLoader(ResumableLoader):
         """`jax.lax.scan` of `step` over the next batches, as one program.
 
         Args:
-            step: `step(state, batch) -> (state, output)`, jittable. The same function object in
-                each call, or it is compiled again.
+            step: `step(state, batch) -> (state, output)`, jittable, with an output whose shapes
+                are the same for all batches, also where `capacity` grows. The same function object
+                in each call, or it is compiled again.
             state: a pytree, such as the parameters and the optimizer's state.
             steps: how many; epochs may end among them.
 
@@ -159,8 +159,8 @@ class NeighborLoader(ResumableLoader):
             The state, and the outputs of all steps, stacked.
 
         Raises:
-            TypeError: `step` is no function, or `steps` no integer.
-            ValueError: `steps` below 1.
+            TypeError: `step` is no function, or gives no pair, or `steps` is no integer.
+            ValueError: `steps` below 1, or outputs of other shapes once `capacity` has grown.
         """
         checks.function(step, "step")
         steps = checks.integer(steps, "steps", 1, 2**31 - 1)
@@ -176,7 +176,9 @@ class NeighborLoader(ResumableLoader):
             self._keep_features(done)
             # The one value that the host waits for, where it has to know.
             count = length if self._options.capacity is None else int(done)
-            outputs.append(jax.tree.map(lambda rows, count=count: rows[:count], stacked))
+            if count:
+                outputs.append(jax.tree.map(lambda rows, count=count: rows[:count], stacked))
+                _check_alike(outputs[0], outputs[-1])
             self._advance(count)
             steps -= count
             if count < length:
@@ -216,6 +218,16 @@ class NeighborLoader(ResumableLoader):
             None if size is None else max(2 * size, 1) for size in self._options.capacity
         )
         self._options = dataclasses.replace(self._options, capacity=larger)
+
+
+def _check_alike(first: Any, other: Any) -> None:
+    """Raises unless the outputs of steps before and after `capacity` grew have the same shapes."""
+    shapes, others = ([leaf.shape[1:] for leaf in jax.tree.leaves(of)] for of in (first, other))
+    if shapes != others:
+        raise ValueError(
+            "step: expected an output whose shapes are the same where capacity has grown, got "
+            f"{others} after {shapes}"
+        )
 
 
 def _input_nodes(nodes: Any, num_nodes: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from jaxgnn.ops._sampling.sample_neighbors import Method
 from jaxgnn.ops._sampling.weighted import DrawWeights
 from jaxgnn.train.loaders.compiler_options import jit_steps
 from jaxgnn.train.loaders.host_features import HostFeatures
+from jaxgnn.train.loaders.resumable_loader import as_pair
 
 State = TypeVar("State")
 
@@ -178,7 +179,7 @@ def scan(
         state, done = carry
         cut = _cut(options, data, batch[0], epoch, batch[1])
         fits = ~cut.blocks.overflow & (done >= 0)
-        shapes = jax.eval_shape(step, state, cut)[1]
+        shapes = as_pair(jax.eval_shape(step, state, cut))[1]
 
         def leave_out(state: Any, _: Batch) -> tuple[Any, Any]:
             return state, jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), shapes)
@@ -204,7 +205,7 @@ def _scan_batches(
     """`jax.lax.scan` of `step` over the batches of these seeds and numbers."""
 
     def body(state: State, batch: tuple[Array, Array]) -> tuple[State, Any]:
-        return step(state, _cut(options, data, batch[0], epoch, batch[1]))
+        return as_pair(step(state, _cut(options, data, batch[0], epoch, batch[1])))
 
     return jax.lax.scan(body, state, (seeds, numbers))
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from jaxgnn._core import checks
+
+
+def as_pair(result: Any) -> tuple[Any, Any]:
+    """What a user's `step` gave, if it is a state and an output."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise TypeError(f"step: expected (state, output), got {type(result).__name__}")
+    return result[0], result[1]
 
 
 class ResumableLoader:
