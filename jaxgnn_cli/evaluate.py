@@ -31,6 +31,8 @@ def _score(options: EvaluateOptions) -> None:
     from jaxgnn.train.reports.records import make_directory, write_json
 
     output = None if options.output is None else Path(options.output)
+    if output is not None:
+        make_directory(output, "--output")
     with memory_errors():
         run = load(options.run)
         data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
@@ -43,11 +45,9 @@ def _score(options: EvaluateOptions) -> None:
             )
         scores = evaluate_scores(run, data, options.split)
     console = Console()
-    if output is not None:
-        make_directory(output, "--output")
-        write_json(output / "evaluation.json", scores)
     console.print(scores_table(scores))
     if output is not None:
+        write_json(output / "evaluation.json", scores)
         print_line(console, f"wrote {output / 'evaluation.json'}")
 
 
@@ -80,8 +80,8 @@ def _measure(options: EvaluateOptions) -> None:
             seed=options.seed,
             console=console,
         )
-    write_json(output / "evaluation.json", evaluation)
     console.print(evaluation_table(evaluation))
+    write_json(output / "evaluation.json", evaluation)
     print_line(console, f"wrote {output / 'evaluation.json'}")
     _plot(console, output / "evaluation.png", evaluation)
 

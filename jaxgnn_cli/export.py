@@ -142,7 +142,8 @@ def _check(options: ExportOptions) -> None:
     if options.graphs is not None:
         check_between(options.graphs, "graphs", 1, 2**31 - 2)
     if (options.nodes is None) != (options.edges is None):
-        raise UsageError("--nodes: expected both --nodes and --edges, or neither")
+        lacking, given = ("nodes", "edges") if options.nodes is None else ("edges", "nodes")
+        raise UsageError(f"--{lacking}: expected a number with --{given}, got none")
     if options.nodes is not None and options.edges is not None:
         if options.graph is not None:
             raise UsageError("--graph: expected no --nodes and no --edges with it")

@@ -51,6 +51,10 @@ def predict(arguments: list[str]) -> None:
 
     output = Path(options.output)
     check_suffix(output, "--output")
+    if options.pairs is not None:
+        check_suffix(Path(options.pairs), "--pairs", (".csv", ".parquet"))
+        if output.resolve() == Path(options.pairs).resolve():
+            raise UsageError("--output: expected another file than --pairs")
     links = is_link_run(options.run)
     if links != (options.pairs is not None):
         task = saved_config(options.run, "RUN").task

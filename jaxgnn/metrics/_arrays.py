@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
+from jaxgnn._core import checks
 from jaxgnn._core.arguments import unwrap
 
 Score = float | Float[Array, ""]
@@ -63,7 +64,7 @@ def as_arrays(**values: Any) -> tuple[Any, list[Any]]:
     """NumPy or JAX, and the values as its arrays."""
     given = [unwrap(value) for value in values.values()]
     xp = jnp if any(isinstance(value, jax.Array) for value in given) else np
-    arrays = [xp.asarray(value) for value in given]
+    arrays = [_as_array(xp, value, name) for name, value in zip(values, given, strict=True)]
     for name, array in zip(values, arrays, strict=True):
         numeric = array.dtype == bool or jnp.issubdtype(array.dtype, jnp.number)
         if not numeric or jnp.issubdtype(array.dtype, jnp.complexfloating):
@@ -72,6 +73,20 @@ def as_arrays(**values: Any) -> tuple[Any, list[Any]]:
         wide = [np.float32 if a.dtype.kind == "V" else a.dtype for a in arrays]
         arrays = [array.astype(dtype) for array, dtype in zip(arrays, wide, strict=True)]
     return xp, arrays
+
+
+def _as_array(xp: Any, value: Any, name: str) -> Any:
+    if isinstance(value, jax.Array):
+        return value
+    value = checks.host_array(value, name)
+    if xp is jnp and value.dtype.kind in "iu" and value.size:
+        narrow = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
+        if value.min() < narrow.min or value.max() > narrow.max:
+            raise ValueError(
+                f"{name}: expected integers of {narrow.bits} bits beside an array of JAX, got "
+                f"{value.min()} to {value.max()}"
+            )
+    return xp.asarray(value)
 
 
 def counted(xp: Any, rows: Any, mask: Any) -> Any:
@@ -102,8 +117,8 @@ def is_positive(labels: Any) -> Any:
 
 
 def _is_narrow(array: Any) -> bool:
-    """Whether it is of 16-bit floats."""
-    return array.dtype.itemsize == 2 and jnp.issubdtype(array.dtype, jnp.floating)
+    """Whether it is of floats of 16 bits or fewer."""
+    return array.dtype.itemsize <= 2 and jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def alike(xp: Any, *arrays: Any) -> list[Any]:

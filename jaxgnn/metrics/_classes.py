@@ -39,7 +39,7 @@ def accuracy(labels: Rows, predictions: Rows, mask: Mask = None) -> Score:
 
 
 def micro_f1(labels: Rows, predictions: Rows, mask: Mask = None) -> Score:
-    r"""F1 of all labels together: $2TP / (2TP + FP + FN)$.
+    r"""F1 of all labels together: $2TP / (2TP + FP + FN)$; NaN where no row has or is given one.
 
     Args:
         labels: classes `[rows]`, for which it is the accuracy, or `[rows, classes]`, a label that
@@ -122,7 +122,8 @@ def _counted_classes(labels: Any, predictions: Any, valid: np.ndarray) -> np.nda
 def _distinct(classes: np.ndarray) -> np.ndarray:
     """In integers where they are whole: float32 would round large ones."""
     distinct = np.unique(classes)
-    return distinct.astype(np.int64) if (distinct == np.floor(distinct)).all() else distinct
+    whole = np.isfinite(distinct).all() and (distinct == np.floor(distinct)).all()
+    return distinct.astype(np.int64) if whole else distinct
 
 
 def _check_classes(classes: np.ndarray, num_classes: int) -> None:

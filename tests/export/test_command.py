@@ -73,7 +73,7 @@ def test_the_command_and_a_fresh_process(tmp_path, capsys):
         ([path, "--output", "/dev/null/x"], "/dev/null/x: Not a directory"),
         ([path, "--output", "o", "--platforms", "tpu"], "--platforms: expected some of cpu, cuda"),
         ([path, "--output", "o", "--platforms", "cpu,cpu"], "--platforms: expected each once"),
-        ([path, "--output", "o", "--nodes", "3"], "--nodes: expected both --nodes and --edges"),
+        ([path, "--output", "o", "--nodes", "3"], "--edges: expected a number with --nodes, got"),
         ([path, "--output", "o", *sizes, "--graph", "sbm"], "--graph: expected no --nodes and no"),
         ([path, "--output", "o", "--graph", "digits"], "digits: expected 3 features a node"),
     ):

@@ -216,3 +216,14 @@ def test_macro_f1_of_any_classes(module, sklearn_metrics):
         assert float(found) == pytest.approx(expected)
     with pytest.raises(ValueError, match="labels: expected classes from 0 to 2, got 4"):
         metrics.macro_f1(module.asarray([0, 1]), module.asarray([0, 4]), num_classes=3)
+
+
+def test_values_that_another_dtype_would_change():
+    found = metrics.macro_f1(np.array([np.inf, 0.0]), np.array([1.0, 0.0]))
+    np.testing.assert_allclose(found, 1 / 3)
+    with pytest.raises(ValueError, match="predictions: expected integers of 32 bits beside an"):
+        metrics.accuracy(jnp.array([0]), np.array([2**32]))
+    with pytest.raises(ValueError, match="labels: expected an array, got lists of different"):
+        metrics.accuracy([[1], [1, 2]], [1, 1])
+    found = metrics.accuracy(jnp.array([0, 17]), jnp.array([0, 17]).astype(jnp.float8_e4m3fn))
+    assert found == 0.5
