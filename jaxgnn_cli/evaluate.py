@@ -8,6 +8,7 @@ from typing import Any
 from jaxgnn_cli.evaluate_options import EvaluateOptions, parse_evaluate
 from jaxgnn_cli.output import print_error
 from jaxgnn_cli.predict import load
+from jaxgnn_cli.status import UsageError
 
 
 def evaluate(arguments: list[str]) -> None:
@@ -22,17 +23,27 @@ def evaluate(arguments: list[str]) -> None:
         _score(options)
 
 
+def _output(options: EvaluateOptions) -> Path | None:
+    """The directory of --output, made if it is not there."""
+    from jaxgnn.train.reports.records import make_directory
+
+    if options.output is None:
+        return None
+    if not options.output:
+        raise UsageError("--output: expected a path, got none")
+    make_directory(Path(options.output), "--output")
+    return Path(options.output)
+
+
 def _score(options: EvaluateOptions) -> None:
     from rich.console import Console
 
     from jaxgnn.train import evaluate_scores
     from jaxgnn.train.process.recovery import memory_errors
     from jaxgnn.train.reports.display import print_line, scores_table
-    from jaxgnn.train.reports.records import make_directory, write_json
+    from jaxgnn.train.reports.records import write_json
 
-    output = None if options.output is None else Path(options.output)
-    if output is not None:
-        make_directory(output, "--output")
+    output = _output(options)
     with memory_errors():
         run = load(options.run)
         data = run.own_data("RUN") if options.dataset is None else run.load_data(options.dataset)
@@ -59,7 +70,7 @@ def _measure(options: EvaluateOptions) -> None:
     from jaxgnn.train import restore_run, saved_config
     from jaxgnn.train.process.recovery import memory_errors
     from jaxgnn.train.reports.display import evaluation_table, print_line
-    from jaxgnn.train.reports.records import make_directory, write_json
+    from jaxgnn.train.reports.records import write_json
     from jaxgnn.train.steps.model import check_samples
 
     directory = Path(options.run)
@@ -67,8 +78,7 @@ def _measure(options: EvaluateOptions) -> None:
     check_samples(config.model, "RUN")
     if config.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    output = directory if options.output is None else Path(options.output)
-    make_directory(output, "--output")
+    output = _output(options) or directory
     console = Console()
     with memory_errors():
         run = restore_run(directory, "RUN", warn=print_error)

@@ -76,17 +76,16 @@ def as_arrays(**values: Any) -> tuple[Any, list[Any]]:
 
 
 def _as_array(xp: Any, value: Any, name: str) -> Any:
-    if isinstance(value, jax.Array):
-        return value
-    value = checks.host_array(value, name)
-    if xp is jnp and value.dtype.kind in "iu" and value.size:
+    if xp is np:
+        return checks.host_array(value, name)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size:
         narrow = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
         if value.min() < narrow.min or value.max() > narrow.max:
             raise ValueError(
                 f"{name}: expected integers of {narrow.bits} bits beside an array of JAX, got "
                 f"{value.min()} to {value.max()}"
             )
-    return xp.asarray(value)
+    return checks.as_numbers(value, name)
 
 
 def counted(xp: Any, rows: Any, mask: Any) -> Any:

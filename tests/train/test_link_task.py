@@ -234,6 +234,14 @@ def test_the_command_trains_predicts_and_exports(tmp_path, monkeypatch, capsys):
             ["predict", "run", "--pairs", "wrong.csv", "--output", "q.csv"],
             "wrong.csv: line 2, column 'target': expected an id of a node, got 'n60'",
         ),
+        (
+            ["predict", "run", "--pairs", "wrong.csv", "--output", "wrong.csv"],
+            "--output: expected another file than --pairs",
+        ),
+        (
+            ["predict", "run", "--pairs", "small.txt", "--output", "q.csv"],
+            "--pairs: expected a file name with .csv or .parquet, got small.txt",
+        ),
         (["export", "run", "--output", "o", *sizes], "--nodes: expected the 60 nodes whose embed"),
     ):
         assert main(arguments) == 2

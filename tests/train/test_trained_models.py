@@ -393,6 +393,7 @@ def test_what_cannot_be_predicted(trained, tmp_path, capsys):
             *("evaluate", path, str(trained.parent / "other.npz"), "--split", "10")
         ],
         "no such file": ["evaluate", path, "no-such-set"],
+        "--output: expected a path, got none": ["evaluate", path, "--output", ""],
     }
     for message, arguments in cases.items():
         assert message in error(capsys, *arguments)

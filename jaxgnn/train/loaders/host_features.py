@@ -99,10 +99,8 @@ class HostFeatures:
             TypeError: `nodes` are no integers.
         """
         if not isinstance(nodes, np.ndarray):
-            if isinstance(nodes, list | tuple):
-                nodes = checks.host_array(nodes, "nodes")
-                nodes = nodes.astype(np.int32) if nodes.size == 0 else nodes
-            nodes = checks.as_numbers(nodes, "nodes")
+            none = isinstance(nodes, list | tuple) and not nodes
+            nodes = checks.as_numbers(np.zeros(0, np.int32) if none else nodes, "nodes")
         if not jnp.issubdtype(nodes.dtype, jnp.integer):
             raise TypeError(f"nodes: expected integers, got {nodes.dtype}")
         num_nodes, width = self._shape
