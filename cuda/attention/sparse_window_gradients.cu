@@ -80,8 +80,11 @@ struct Shared {
     sums = reinterpret_cast<int*>(receivers + kRows * heads);
     unbounded = reinterpret_cast<unsigned*>(sums + 2 * kRows * heads * copies);
   }
+  static int stride_of(const WindowBlock& block, int head_width) {
+    return maxk::row_stride(block.heads * head_width, sizeof(T), 16);
+  }
   static size_t bytes(const WindowBlock& block, bool loops, int head_width, int copies) {
-    const int heads = block.heads, stride = maxk::row_stride(heads * head_width, sizeof(T), 16);
+    const int heads = block.heads, stride = stride_of(block, head_width);
     return window_slots(block.threads, loops) +
            kRows * (stride * sizeof(T) + heads * sizeof(Receiver) +
                     (2 * heads * copies + 1) * sizeof(int));
@@ -251,7 +254,7 @@ cudaError_t launch_parts(WindowGradients<T> p, int64_t threads, const Launch& la
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;
-  p.stride = maxk::row_stride(block.heads * p.head_width, sizeof(T), 16);
+  p.stride = Shared<T>::stride_of(block, p.head_width);
   if (launch.load || p.windows.num_parts > 0) {
     const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
     JAXGNN_TRY(with_threads(launch, block.threads, loops, [&](auto most, auto with_loops) {

@@ -53,8 +53,11 @@ struct SharedSums {
     sums = reinterpret_cast<int*>(reinterpret_cast<char*>(from) + slot_bytes);
     receivers = reinterpret_cast<ReceiverSum*>(sums + kRows * stride);
   }
+  static int stride_of(const WindowBlock& block, int head_width) {
+    return maxk::row_stride(block.heads * head_width, sizeof(int), 16);
+  }
   static size_t bytes(const WindowBlock& block, bool loops, int head_width) {
-    const int heads = block.heads, stride = maxk::row_stride(heads * head_width, sizeof(int), 16);
+    const int heads = block.heads, stride = stride_of(block, head_width);
     return window_slots(block.threads, loops) +
            kRows * (stride * sizeof(int) + heads * sizeof(ReceiverSum));
   }
@@ -160,7 +163,7 @@ cudaError_t launch_parts(WindowSums<T> p, int64_t threads, const Launch& launch)
   };
   if (!launch.load) JAXGNN_TRY(fit_block(p.heads, p.head_width, kParts, threads, bytes, block));
   p.block_heads = block.heads;
-  p.stride = maxk::row_stride(block.heads * p.head_width, sizeof(int), 16);
+  p.stride = SharedSums<T>::stride_of(block, p.head_width);
   const dim3 grid(p.windows.num_parts, blocks_of(p.heads, block.heads));
   return with_threads(launch, block.threads, loops, [&](auto most, auto with_loops) {
     return launch_window_kernel(

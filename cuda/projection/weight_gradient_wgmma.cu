@@ -20,7 +20,6 @@ namespace wg = warpgroup;
 constexpr int kThreads = 256;
 constexpr int kDown = 2 * wg::kRows;  // features of x
 constexpr int kRows = 32;             // of a stage
-constexpr int kMostShared = 176 * 1024;
 
 // A multiprocessor's blocks: sums of 256 features are half of its registers.
 constexpr int blocks_at_once(int across) { return across == 256 ? 1 : 2; }
@@ -62,7 +61,7 @@ struct Panels {
   }
 };
 
-// A block's kernel, of kAcross features of g: the shared memory, and the kernel's work.
+// What a block of kAcross features of g does, and its shared memory.
 template <typename T, int kAcross>
 struct Tiling {
   using X = Panels<kDown>;
@@ -273,7 +272,7 @@ template <typename T, int kAcross>
 cudaError_t start(const WeightGradientArgs& args, const Launch& launch, int processors,
                   int64_t& num_blocks) {
   constexpr int kShared = Tiling<T, kAcross>::kShared;
-  static_assert(kShared <= kMostShared && kShared * blocks_at_once(kAcross) <= 226 * 1024);
+  static_assert((kShared + 1024) * blocks_at_once(kAcross) <= 228 * 1024);
   Params p = params_of<kDown, kAcross>(args, sizeof(T), args.num_blocks);
   if (!launch.load) {
     const int64_t most = int64_t{processors} * blocks_at_once(kAcross) / p.tiles;

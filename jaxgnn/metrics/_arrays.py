@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Num
 
 from jaxgnn._core import checks
-from jaxgnn._core.arguments import unwrap
+from jaxgnn._core.arguments import check_integers_fit, unwrap
 
 Score = float | Float[Array, ""]
 Rows = Num[ArrayLike, "rows *tasks"]
@@ -78,13 +78,7 @@ def as_arrays(**values: Any) -> tuple[Any, list[Any]]:
 def _as_array(xp: Any, value: Any, name: str) -> Any:
     if xp is np:
         return checks.host_array(value, name)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size:
-        narrow = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
-        if value.min() < narrow.min or value.max() > narrow.max:
-            raise ValueError(
-                f"{name}: expected integers of {narrow.bits} bits beside an array of JAX, got "
-                f"{value.min()} to {value.max()}"
-            )
+    check_integers_fit(value, name)
     return checks.as_numbers(value, name)
 
 

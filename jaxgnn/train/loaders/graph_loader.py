@@ -20,7 +20,7 @@ from jaxgnn.train.loaders.graph_minibatch import GraphMinibatch
 from jaxgnn.train.loaders.graph_shapes import Shapes
 from jaxgnn.train.loaders.graph_store import GraphStore
 from jaxgnn.train.loaders.host_union import host_union
-from jaxgnn.train.loaders.resumable_loader import ResumableLoader
+from jaxgnn.train.loaders.resumable_loader import ResumableLoader, count_batches
 
 State = TypeVar("State")
 
@@ -105,12 +105,8 @@ class GraphLoader(ResumableLoader):
         shapes = checks.integer(shapes, "shapes", 1, 64)
         self._store = graphs if isinstance(graphs, GraphStore) else GraphStore.of(graphs)
         self._indices = _indices(indices, len(self._store))
-        count = self._indices.size
-        self._length = count // batch_size if drop_last else -(-count // batch_size)
-        if self._length == 0:
-            name = "graphs" if indices is None else "indices"
-            least = f"{batch_size}, a batch_size, with drop_last" if drop_last else "1"
-            raise ValueError(f"{name}: expected at least {least}, got {count}")
+        name = "graphs" if indices is None else "indices"
+        self._length = count_batches(self._indices.size, batch_size, drop_last, name)
         self._shuffle = shuffle
         self._shapes = Shapes(
             self._store.num_nodes[self._indices],

@@ -21,7 +21,7 @@ from jaxgnn.ops._sampling.weighted import DrawWeights, ready_weights
 from jaxgnn.train.loaders import neighbor_programs
 from jaxgnn.train.loaders.host_features import HostFeatures
 from jaxgnn.train.loaders.neighbor_programs import Batch, BatchData, BatchOptions
-from jaxgnn.train.loaders.resumable_loader import ResumableLoader
+from jaxgnn.train.loaders.resumable_loader import ResumableLoader, count_batches
 
 State = TypeVar("State")
 
@@ -95,10 +95,7 @@ class NeighborLoader(ResumableLoader):
             checks.choice(method, "method", METHODS)
         sizes = hop_sizes(num_neighbors)
         nodes = _input_nodes(input_nodes, graph.num_nodes)
-        whole = nodes.size // batch_size if drop_last else -(-nodes.size // batch_size)
-        if whole == 0:
-            least = f"{batch_size}, a batch_size, with drop_last" if drop_last else "1"
-            raise ValueError(f"input_nodes: expected at least {least}, got {nodes.size}")
+        whole = count_batches(nodes.size, batch_size, drop_last, "input_nodes")
         self._data = BatchData(
             graph,
             _rows(features, "features", graph.num_nodes),

@@ -15,6 +15,19 @@ def as_pair(result: Any) -> tuple[Any, Any]:
     return result[0], result[1]
 
 
+def count_batches(count: int, batch_size: int, drop_last: bool, name: str) -> int:
+    """The batches of `count` entries of the argument `name`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    batches = count // batch_size if drop_last else -(-count // batch_size)
+    if batches == 0:
+        least = f"{batch_size}, a batch_size, with drop_last" if drop_last else "1"
+        raise ValueError(f"{name}: expected at least {least}, got {count}")
+    return batches
+
+
 class ResumableLoader:
     """What `GraphLoader` and `NeighborLoader` share: epochs of equally many batches, and the place
     of the next one."""
