@@ -130,7 +130,7 @@ def test_sanitized_slopes(k, slope):
     check(graph, sparse_operands(graph, 4, 64, k), slope=slope)
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("threads", [384, 512])
 def test_sanitized_block_sizes(threads, monkeypatch):
     monkeypatch.setattr(sparse_windows, "FORWARD_THREADS", threads)

@@ -407,7 +407,7 @@ def calls(tmp_path_factory):
     return list(valid_files(tmp_path_factory.mktemp("valid")))
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("index", range(9))
 def test_the_peak_is_within_max_bytes(worker, calls, index):
     name, call = calls[index]

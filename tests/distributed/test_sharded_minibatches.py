@@ -137,7 +137,7 @@ def test_rows_draw_what_one_device_draws(options):
         assert expected[0][0].tolist() != expected[0][4].tolist()
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("batch_size", [2, 100])
 def test_sources_draw_what_one_device_draws(batch_size):
     graph = skewed_graph(30, 400)

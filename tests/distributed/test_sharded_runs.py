@@ -100,7 +100,7 @@ def test_two_devices_then_one_end_as_one(folder, tmp_path):
     assert confusion == pytest.approx(round(confusion))
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize(
     "options",
     [
@@ -135,7 +135,7 @@ def test_weights_of_edges_are_those_of_one_device(tmp_path, options):
         np.testing.assert_allclose(have, want, rtol=10 * limit, atol=limit)
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize(
     "options",
     [

@@ -28,7 +28,7 @@ from tests.support.exports import (
 pytest.importorskip("flatbuffers")
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("portable", [False, True])
 def test_exported_links_are_the_models(tmp_path, portable):
     """Features and a perceptron; smaller graphs, any number of pairs, and JAX alone."""

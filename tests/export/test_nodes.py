@@ -47,6 +47,7 @@ def test_exported_models_are_the_models(settings, tmp_path):
                 )
 
 
+@pytest.mark.system
 def test_programs_of_models_in_training_mode_are_in_inference_mode(tmp_path):
     """Neither dropout nor the statistics of a batch; the model stays as it is."""
     graph, x = a_graph(), np.random.default_rng(1).normal(size=(NODES, FEATURES))
@@ -64,7 +65,7 @@ def test_programs_of_models_in_training_mode_are_in_inference_mode(tmp_path):
     )
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("portable", [False, True])
 def test_graph_norm_leaves_the_padding_out(tmp_path, portable):
     model = GCN(FEATURES, 8, 3, num_layers=2, norm="graph", rngs=nnx.Rngs(0))

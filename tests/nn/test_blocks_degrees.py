@@ -34,7 +34,7 @@ def features(width: int = 6, dtype: str = "float32") -> jax.Array:
     return jax.random.normal(jax.random.key(1), (NODES, width)).astype(dtype)
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize(
     "options", [{}, {"residual": True, "norm": "layer"}, {"activation": MaxK(4)}]

@@ -149,7 +149,7 @@ def modules():
     }
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["mlp", "statistics", "sequential"])
 def test_modules_under_transformations_of_jax(kind):
     """Which close over the module, or merge it where they are: it is whole after each."""

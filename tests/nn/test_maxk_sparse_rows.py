@@ -183,6 +183,7 @@ def test_low_precision(name, dtype):
     close(out.astype("f"), call(dense).astype("f"), 16 * float(jnp.finfo(dtype).eps))
 
 
+@pytest.mark.system
 def test_further_axes_of_the_features_take_the_dense_form():
     graph, x, _ = single(example())
     call = nnx.jit(lambda model, x: model(graph, x))

@@ -26,6 +26,7 @@ CALL_WITH_WEIGHTS = nnx.jit(
 )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("layer", [GATv2Conv, TransformerConv])
 def test_the_weights_are_those_of_the_average(layer):
     """With features of the edges, further axes, and dropout that two calls draw alike."""

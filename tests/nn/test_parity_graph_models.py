@@ -398,6 +398,7 @@ def test_norms_and_pna_do_not_rely_on_promotion(dtype):
         assert module(union.graph, x).dtype == dtype
 
 
+@pytest.mark.system
 def test_derivatives_of_batch_norm_are_those_of_its_equation():
     rng = np.random.default_rng(3)
     x, tangent, weights = rng.normal(100, 2, (3, 9, 2, 4)).astype(np.float32)

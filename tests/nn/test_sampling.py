@@ -231,6 +231,7 @@ def test_models_have_a_size_for_each_layer(graph, name):
     assert all(np.isfinite(g).all() for g in gradients) and any(g.any() for g in gradients)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["sage", "gcn"])
 def test_models_sample_the_edges_of_blocks(graph, name):
     """Blocks are a sample; of their edges a layer takes a part, when it is made or called."""

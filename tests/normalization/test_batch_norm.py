@@ -101,6 +101,7 @@ def test_derivatives_equal_finite_differences(masked):
         check_grads(f, (x, scale, bias), order=2, modes=["fwd", "rev"], eps=1e-6)
 
 
+@pytest.mark.system
 def test_rows_that_do_not_count_may_be_anything():
     x, scale, bias, mask = operands((600, 40), "float32")
     expected = batch_norm(options("float32"), x, scale, bias, mask)
@@ -161,6 +162,7 @@ def test_rows_over_devices(masked):
     assert "all-gather" not in compiled
 
 
+@pytest.mark.system
 def test_examples_of_vmap_that_count_together():
     """As `nnx.BatchNorm` with the name of an axis."""
     x, scale, bias, _ = operands((30, 16), "float32")

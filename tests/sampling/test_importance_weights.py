@@ -115,6 +115,7 @@ def test_walks_have_the_law_of_their_chain():
     assert difference.max() < 5 * np.sqrt(0.25 / 20_000) < np.abs(alike - expected).max()
 
 
+@pytest.mark.system
 def test_walks_under_transformations(x64):
     graph, _ = graph_of_walks()
 

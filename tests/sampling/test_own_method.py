@@ -51,7 +51,7 @@ def rows_of(blocks):
     return [row[row >= 0].tolist() for row in rows]
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_the_most_recent_edges(deduplicate):
     options = {"method": RECENT, "deduplicate": deduplicate}
@@ -137,6 +137,7 @@ def test_traced_edges_of_other_nodes_count_as_none():
         sample(np.array([29]))
 
 
+@pytest.mark.system
 def test_the_loader():
     options = {"input_nodes": np.arange(20), "batch_size": 8, "seed": 1}
     for method, more in ((uniform, {}), (RECENT, {"deduplicate": True, "capacity": [6, 6]})):

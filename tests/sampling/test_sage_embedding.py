@@ -80,7 +80,7 @@ def test_sources_and_batches(graph, batch_size, widths):
         assert np.all((np.abs(lengths - 1) < 1e-6) | (lengths == 0))
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize(("aggr", "replace"), [("mean", True), ("max", False)])
 def test_batches_draw_what_the_whole_does(graph, aggr, replace):
     """The result and, drawn again, the gradient; 7 divides no number of sources here."""
@@ -205,7 +205,7 @@ def test_derivatives(graph, aggr):
             check_grads(jax.jit(embed), operands, 1, ("fwd", "rev"), rtol=1e-4)
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("batch_size", [16, 4])
 @pytest.mark.parametrize("aggr", _CASES)
 def test_second_derivatives(graph, aggr, batch_size):

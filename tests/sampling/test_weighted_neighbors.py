@@ -219,7 +219,7 @@ def test_the_loader_draws_the_same(method):
         np.testing.assert_array_equal(batch.blocks.edges, scanned)
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("method", METHODS)
 def test_the_reference_on_seeds_of_a_mesh(method):
     """Where the seeds alone vary over the mesh, loops carry what varies from the beginning on."""

@@ -165,6 +165,7 @@ def test_with_64_bit_types():
     check_rows(np.asarray(graph.row_offsets, np.int64), graph.senders, 70, 2)
 
 
+@pytest.mark.system
 def test_graphs_on_a_gpu_take_it(monkeypatch):
     """Where it is asked for, both directions; as numbered without the host's module."""
     graphs = skewed_graph(90, 1_500), skewed_graph(90, 700, undirected=True)
@@ -199,6 +200,7 @@ def test_graphs_on_a_gpu_take_it(monkeypatch):
     assert not calls
 
 
+@pytest.mark.system
 def test_made_where_a_function_is_traced(monkeypatch):
     """Of a graph that is no argument of it."""
     graph = skewed_graph(65, 300)

@@ -68,6 +68,7 @@ def check(graph: Graph) -> Graph:
     return graph
 
 
+@pytest.mark.system
 @given(graphs(max_nodes=12, max_edges=60), st.sampled_from([1, 2, 4]))
 @examples(30)
 def test_layout_of_small_graphs(graph, min_edges):
@@ -180,6 +181,7 @@ def test_published_sets(data_directory):
         assert found == pytest.approx(expected, abs=0.06), name
 
 
+@pytest.mark.system
 def test_pytree():
     graph = skewed_graph(130, 3_000).with_tiles(min_edges=3)
     assert graph.tiles is not graph.transpose_tiles

@@ -33,6 +33,7 @@ def test_the_fastest_within_the_tolerance():
     assert [trial.k for trial in choose(trials, 0)] == [32, 16, 8, 4]
 
 
+@pytest.mark.system
 @pytest.mark.skipif(cpu_module is None, reason="jaxgnn._cpu is not built")
 def test_a_run_with_it(tmp_path, monkeypatch):
     options = {"model": "sage", "activation": "maxk", "k": 0, "hidden": 4, "dropout": 0.0}

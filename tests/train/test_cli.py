@@ -283,6 +283,7 @@ def test_info(capsys):
     assert "homophily" in text
 
 
+@pytest.mark.system
 def test_info_says_which_kernels_a_model_runs(capsys):
     from jaxgnn._core.platform import kernels_available
 

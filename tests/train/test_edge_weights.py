@@ -146,6 +146,7 @@ def test_weights_of_one_change_nothing(tmp_path):
     assert len({fingerprint(each, each.split(0), weights=True) for each in data}) == 3
 
 
+@pytest.mark.system
 def test_a_run_is_scored_predicted_and_continued(tables, tmp_path, capsys):
     options = ["--edge-weights", "--hidden", "8", "--epochs", "3", "--dropout", "0"]
     directory = str(tmp_path / "run")

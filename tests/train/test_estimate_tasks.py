@@ -79,7 +79,7 @@ def test_rows_that_xla_moves_are_counted_by_their_width():
     assert rates.moved(Counter({wanted["gather"]._replace(dtype="pred"): 1})) == 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("decoder", ["dot", "mlp"])
 def test_links_have_negatives_and_the_rows_of_their_ends(decoder):
     found, held = guess(LinkData("one", graph(), None), task="link", decoder=decoder)

@@ -233,7 +233,7 @@ def test_runs_of_one_shape_are_cut():
     assert cut == [(0, 3), (3, 4), (4, 5), (5, 6), (6, 8)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("count", [1024, 1100])  # without and with a batch that is not full
 def test_more_shapes_pad_less(count):
     sizes = np.random.default_rng(0).lognormal(3.2, 0.9, count).astype(int).tolist()

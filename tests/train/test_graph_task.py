@@ -128,6 +128,7 @@ def test_runs_learn_and_continue_within_an_epoch_bit_by_bit():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.system
 def test_graphs_that_stay_on_the_host_train_likewise():
     """A step a call, which an interrupt waits for, where they do not fit on the device."""
     problem = problem_of()
@@ -159,6 +160,7 @@ def test_graphs_that_stay_on_the_host_train_likewise():
     assert len(calls) == 1
 
 
+@pytest.mark.system
 def test_labels_with_missing_ones_features_of_edges_and_attention():
     graphs = graph_set("labels", edges=True, metadata=Metadata(metric="average_precision"))
     config = dataclasses.replace(
@@ -334,6 +336,7 @@ def test_no_graphs_are_predicted_as_no_rows(tmp_path):
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 1
 
 
+@pytest.mark.system
 def test_the_runs_own_set_is_told_by_its_checksum(tmp_path):
     """Not by its name: without splits, another set is scored as one."""
     graphs = graph_set(splits={})

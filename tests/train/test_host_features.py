@@ -237,6 +237,7 @@ def pinned(monkeypatch):
     assert locked == {}
 
 
+@pytest.mark.system
 def test_memory_that_cannot_be_locked_is_named(pinned):
     """With CUDA's words; a copy in pages of its own stands for a read-only array."""
     features = matrix(20)

@@ -95,6 +95,7 @@ def test_links_of_a_graph_without_features_are_learned_and_runs_continue_bit_by_
     assert float(compiled.step(other, problem.task)[1]) != rows[0]["loss"]
 
 
+@pytest.mark.system
 def test_features_perceptron_and_all_edges_for_training():
     config = dataclasses.replace(
         SMALL,

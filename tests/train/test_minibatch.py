@@ -41,7 +41,7 @@ def task_of(dataset) -> Task:
     return Task.from_dataset(dataset, dataset.splits["only"])
 
 
-@pytest.mark.few(2)
+@pytest.mark.system
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("model", ["gat", "gatv2", "agnn", "transformer", "gcn"])
 def test_self_loops_count_in_samples_as_on_the_whole_graph(model, deduplicate):

@@ -119,6 +119,7 @@ def test_too_small_a_capacity_grows_and_drops_nothing(graph):
     assert scanned.state == {"epoch": 1, "position": 0}
 
 
+@pytest.mark.system
 def test_outputs_of_a_step(graph):
     with pytest.raises(TypeError, match=r"step: expected \(state, output\), got"):
         make(graph).scan(lambda state, batch: state, jnp.int32(0), 2)

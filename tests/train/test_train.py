@@ -520,7 +520,7 @@ def test_seeds_at_once_are_the_runs_one_by_one(tmp_path, monkeypatch, own, activ
         train_seeds(config, [])
 
 
-@pytest.mark.few(1)
+@pytest.mark.system
 @pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
 def test_seeds_in_sequence_are_the_runs_one_by_one(tmp_path, metric):
     data = toy(metric=metric)

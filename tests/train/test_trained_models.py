@@ -61,6 +61,7 @@ def trained(tmp_path_factory) -> Path:
     return directory / "run"
 
 
+@pytest.mark.system
 def test_features_on_the_host_stay_there(trained, tmp_path, monkeypatch, capsys):
     """Restored, scored and predicted from batches of nodes; and as with features on the device."""
     shutil.copytree(trained, tmp_path / "run")
@@ -252,6 +253,7 @@ def test_data_without_training_nodes_are_scored(trained, tmp_path, capsys):
     assert "train: expected at least one training node, got none" in found
 
 
+@pytest.mark.system
 def test_classes_of_other_names_are_not_scored(tmp_path, capsys):
     """Classes without names are 0, 1, ..., so that others are no such numbers."""
 
@@ -307,6 +309,7 @@ def test_degrees_are_the_feature_of_tables_without_any(tmp_path, capsys):
     np.testing.assert_array_equal(links.load_data(plain).features, links.own_data().features)
 
 
+@pytest.mark.system
 def test_reverse_edges(tmp_path, capsys):
     """Of tables that list an edge once: in training, in what is predicted, and in `info`."""
     nodes = [f"n{i},{'ab'[i % 2]},{('train', 'val', 'test')[i % 3]},{i},1\n" for i in range(12)]
@@ -334,6 +337,7 @@ def test_reverse_edges(tmp_path, capsys):
     assert "--undirected: expected --task node with it, got --task link" in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_features_and_learned_nodes_are_told_by_their_names(tmp_path, capsys):
     rng = np.random.default_rng(0)
     values = rng.normal(size=(24, 2)).round(3)
