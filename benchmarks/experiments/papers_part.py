@@ -73,17 +73,16 @@ def make_part(nodes: int, edges: int, halo: float, parts: int) -> tuple[Graph, G
     pair_rows = round(halo * nodes / (parts - 1))
     # In-degrees of a heavy tail, about 30 times the mean at most in a million rows.
     weights = np.cumsum(rng.standard_gamma(0.6, nodes, np.float32), dtype=np.float64)
-    offsets = np.zeros(nodes + 2, np.int64)  # the last receiver is padding
+    offsets = np.zeros(nodes + 2, np.int64)  # the last row is padding
     offsets[1:-1] = np.rint(weights * (edges / weights[-1]))
     offsets[-1] = edges
     senders = rng.integers(0, nodes + pair_rows * (parts - 1), edges, np.int32)
-    senders[senders >= nodes] += pair_rows
-    graph = Graph.from_csr(offsets, senders, num_senders=nodes + pair_rows * parts)
+    senders[senders >= nodes] += 1 + pair_rows
+    graph = Graph.from_csr(offsets, senders, num_senders=nodes + 1 + pair_rows * parts)
     rows = pair_rows * parts
-    sent = np.clip(np.arange(rows + 2) - pair_rows, 0, rows - pair_rows)
-    sent[-1] = rows - pair_rows
+    sent = np.clip(np.arange(rows + 1) - pair_rows, 0, rows - pair_rows)
     sends = Graph.from_csr(
-        sent, rng.integers(0, nodes, rows - pair_rows, np.int32), num_senders=nodes
+        sent, rng.integers(0, nodes, rows - pair_rows, np.int32), num_senders=nodes + 1
     )
     drop = functools.partial(dataclasses.replace, edge_permutation=None)
     return drop(graph.with_row_schedule()), drop(sends), pair_rows
@@ -151,16 +150,17 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
     sharded = on_device(graph, sends, pair_rows, options.parts, device)
     del graph, sends
     widths = [FEATURES, *[options.hidden] * (options.layers - 1), CLASSES]
-    labels = jnp.arange(nodes, dtype=jnp.int32) % CLASSES
+    places = jnp.arange(sharded.num_senders, dtype=jnp.int32)
+    labels = places % CLASSES
     key = jax.random.key(0)
-    rest = (labels, jnp.ones(nodes, bool), key)
+    rest = (labels, places < nodes, key)
     rows = pair_rows * (options.parts - 1)
     compiled = []
     for dtype, recompute in itertools.product(options.dtypes, options.recompute):
         setting = Setting(plan.OURS, dtype=dtype, recompute=recompute)
         parameters = models.initial_parameters(setting, widths)
         step, state = scale_step.training_step(setting, widths, parameters, nodes)
-        x = jax.ShapeDtypeStruct((nodes, FEATURES), dtype)
+        x = jax.ShapeDtypeStruct((places.size, FEATURES), dtype)
         program = step.lower(state, sharded, x, *rest).compile()
         compiled.append((program_bytes(program) or 0, setting, program, state))
     for program_size, setting, program, state in sorted(compiled, key=lambda each: each[0]):
@@ -182,7 +182,7 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
         }
         draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
         try:
-            x = draw(key, (nodes, FEATURES), setting.dtype)
+            x = draw(key, (places.size, FEATURES), setting.dtype)
             row |= _run(program, state, (sharded, x, *rest), options.steps)
         except jax.errors.JaxRuntimeError as error:  # no memory, above all
             row["error"] = str(error).splitlines()[0]

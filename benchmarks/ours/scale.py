@@ -139,7 +139,7 @@ def repeat_rows(parts: int, x: Array, _: Any) -> Array:
 
 def pack_halo(x: Array, sends: Graph) -> Array:
     """What a part packs."""
-    return spmm(sends, x)[: sends.num_receivers - 1]
+    return spmm(sends, x)
 
 
 def pack_rows(x: Array, sends: Graph) -> Array:
@@ -149,7 +149,7 @@ def pack_rows(x: Array, sends: Graph) -> Array:
 
 def pack_columns(indices: Array, sends: Graph) -> Array:
     """The same of the columns that MaxK kept."""
-    first = jnp.minimum(sends.row_offsets[:-2], sends.num_edges - 1)
+    first = jnp.minimum(sends.row_offsets[:-1], sends.num_edges - 1)
     return jnp.concatenate([indices, indices[sends.senders[first]]])
 
 

@@ -16,7 +16,7 @@ from jaxgnn.graph import End, Graph
 
 
 class EdgeKinds(NamedTuple):
-    """Both graphs end at the part's nodes, and at a last receiver where padding edges end.
+    """Both graphs end at the part's rows; padding edges end at the last one, which is padding.
 
     Edge data is in the order of one graph of all edges, by receiver and sender: of each receiver
     the owned edges come first, as the halo's rows lie behind the owned ones.

@@ -31,8 +31,8 @@ def receive_halo(
 
     Args:
         arrays: of the part's owned rows.
-        sends: from those to the rows that the part sends; the last one is padding. `None` where it
-            sends all of them (`Halo`).
+        sends: from those to the rows that the part sends. `None` where it sends all of them
+            (`Halo`).
         axis: of the mesh, with a device for each part.
         parts: their number.
         pair_rows: that a part sends to each other one.
@@ -41,7 +41,7 @@ def receive_halo(
     rows = parts * pair_rows  # by number, as there may be no columns
     sent = [_on_the_wire(array, dtype) for array in arrays]
     if sends is not None:
-        sent = [_packed(sends, array)[:rows] for array in sent]
+        sent = [_packed(sends, array) for array in sent]
     halos: dict[int, Array] = {}
     for kind in dict.fromkeys(array.dtype for array in sent):  # in one order on all devices
         alike = [i for i, array in enumerate(sent) if array.dtype == kind]

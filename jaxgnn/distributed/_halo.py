@@ -33,7 +33,7 @@ class Halo(NamedTuple):
     def of(cls, rows: int, halo_rows: Int[np.ndarray, "parts parts"]) -> Halo:
         """That of parts with so many rows, of which each needs these numbers, by owner."""
         needed = int(halo_rows.max())
-        all_rows = needed > 0 and rows <= _ALL_UP_TO * needed
+        all_rows = needed > 0 and rows - 1 <= _ALL_UP_TO * needed  # the last one is padding
         return cls(rows, rows if all_rows else needed, all_rows)
 
     def num_senders(self, parts: int) -> int:

@@ -37,7 +37,8 @@ def map_parts(
     By features each device gets its columns or heads of all rows of its part, and gives them back
     as all columns of its places. By rows the senders' rows are extended by the halo, or sums and
     means over the halo's edges are added to those over the owned ones. Edge data of padding is
-    taken as 0 and has no gradient: padding starts from nodes, and 0 times infinity is no 0.
+    taken as 0 and has no gradient: padding starts from nodes, and 0 times infinity is no 0. It
+    ends at a part's last row, which is 0 in data of receivers, before and after.
     """
     check_context()
     if sharded.features is not None and split is None:
@@ -171,10 +172,12 @@ def _of_part(
             own[name] = jax.random.fold_in(value, jax.lax.axis_index(sharded.node_axes))
         elif ends[name] == "edges" and edge_mask is not None:
             own[name] = jax.tree.map(lambda leaf: _where(edge_mask, leaf, jnp.zeros_like), value)
-        elif ends[name] == "receivers" or (ends[name] == "senders" and sharded.rows is None):
+        elif ends[name] in ("receivers", "senders") and sharded.rows is None:
             assert graph is not None  # of `rows` alone there are no receivers
             rows = graph.num_receivers if ends[name] == "receivers" else graph.num_senders
             own[name] = jax.tree.map(functools.partial(_resized, rows=rows), value)
+        if ends[name] == "receivers" and _has_padding(sharded, edge_mask):
+            own[name] = jax.tree.map(_without_padding, own[name])
     return own
 
 
@@ -229,8 +232,8 @@ def _to_places(
         return _where(edge_mask, out, jax.lax.stop_gradient)
     if end != "receivers" or out is None:
         return out
-    parts = 1 if sharded.rows is None else sharded.mesh.shape[sharded.rows]
-    out = _resized(out, sharded.num_senders // parts)
+    out = _without_padding(out) if _has_padding(sharded, edge_mask) else out
+    out = _resized(out, sharded.num_senders) if sharded.rows is None else out
     if sharded.features is None:
         return out
     if split == "edges":
@@ -247,6 +250,17 @@ def _where(mask: Array, x: Array, otherwise: Callable[[Array], Array]) -> Array:
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     return jnp.where(mask.reshape(-1, *(1,) * (x.ndim - 1)), x, otherwise(x))
+
+
+def _has_padding(sharded: ShardedGraph, edge_mask: Array | None) -> bool:
+    """Whether the last receiver of a device's graph may have padding edges: by features that of a
+    graph without edges. With overlap parts of as many edges may have other numbers of each kind."""
+    return sharded.rows is not None or edge_mask is not None
+
+
+def _without_padding(x: Array) -> Array:
+    """0 in the last row, where padding edges end. XLA changes it where it lies."""
+    return jax.lax.dynamic_update_slice_in_dim(x, jnp.zeros_like(x[:1]), x.shape[0] - 1, 0)
 
 
 def _resized(x: Array, rows: int) -> Array:

@@ -92,12 +92,19 @@ def stack(
     num_senders: int,
     num_receivers: int,
     most_edges: int,
+    paddings: Sequence[int],
     scheduled: bool = False,
     windows: WindowsOfParts | None = None,
 ) -> tuple[Graph, list[np.ndarray]]:
     """The graphs of edge lists, padded to one shape and stacked on the host.
 
-    `most_edges` are those of the largest of all parts, also of those that are not built.
+    Args:
+        lists: senders and receivers, of each graph.
+        num_senders, num_receivers: of all.
+        most_edges: of the largest of all parts, also of those that are not built.
+        paddings: the receiver of each graph, without other edges, where padding ends.
+        scheduled: whether they get a row schedule.
+        windows: that they get; then padding ends at the last receiver.
 
     Returns:
         Also, for each graph, the place of its edges in their list; -1 for padding.
@@ -105,15 +112,15 @@ def stack(
     num_edges = max(1, most_edges)
     graphs, orders = [], []
     with jax.default_device(_host()):
-        for part, (senders, receivers) in enumerate(lists):
+        for part, (end, (senders, receivers)) in enumerate(zip(paddings, lists, strict=True)):
             padding = num_edges - senders.size
-            # All padding ends at one row of its own; over its senders it is spread.
+            # All padding ends at one row; over its senders it is spread.
             spread = np.arange(padding, dtype=senders.dtype) % senders.dtype.type(num_senders)
             graph = Graph.from_edges(
                 np.append(senders, spread),
-                np.append(receivers, np.full(padding, num_receivers, receivers.dtype)),
+                np.append(receivers, np.full(padding, end, receivers.dtype)),
                 num_senders=num_senders,
-                num_receivers=num_receivers + 1,
+                num_receivers=num_receivers,
             )
             order = np.asarray(graph.edge_permutation)
             orders.append(np.where(order < senders.size, order, -1))

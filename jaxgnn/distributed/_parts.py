@@ -22,14 +22,14 @@ class Parts(NamedTuple):
 
     Attributes:
         own: these parts.
-        graphs: of each of them, from its owned nodes and its halo to its owned nodes; the last
-            receiver is padding, where padding edges end. `None` where `kinds` serve alone.
+        graphs: of each of them, from its owned nodes and its halo to its own rows, of which the
+            last one is padding, where padding edges end. `None` where `kinds` serve alone.
         kinds: the same edges in two graphs, or `None` without overlap.
-        sends: of each of them, from its owned nodes to the rows that it sends; the last row is
-            padding. `None` where it sends all of them.
+        sends: of each of them, from its owned nodes to the rows that it sends; padding edges end
+            among those that it would send to itself. `None` where it sends all of them.
         node_of_place: the node of each row of `scatter`, -1 for padding.
         edge_of_place: the graph's edge at each place of their edges, -1 for padding.
-        rows: of a part, with padding.
+        rows: of a part, with padding; the last one is padding in all of them.
         pair_rows: that a part sends to each other one, with padding.
         halo: foreign rows that the parts need, summed over them.
         edges: of the largest parts.
@@ -165,11 +165,20 @@ def rows_of_device(num_nodes: int, devices: int) -> int:
     return -(-rows // _GROUPS) * _GROUPS if rows >= _MANY_ROWS else rows
 
 
+def rows_of_part(num_nodes: int, multiple: int) -> int:
+    """Rows of a part of so many nodes at most, that so many devices share.
+
+    The last one is padding, where padding edges end: with a receiver of their own behind the rows
+    each result would be a row longer than what follows, and be copied, as would its gradient.
+    """
+    return multiple * rows_of_device(num_nodes + 1, multiple)
+
+
 class Places(NamedTuple):
     """Where nodes are.
 
     Attributes:
-        rows: of a part, with padding.
+        rows: of a part, with padding: at least one, the last.
         row: of each node, in its part: nodes ascend.
         node_of_place: the node of each row of all parts, -1 for padding.
     """
@@ -182,7 +191,7 @@ class Places(NamedTuple):
 def place_nodes(owner: Int[np.ndarray, " num_nodes"], parts: int, multiple: int = 1) -> Places:
     """Where the nodes of each owner are; a part has a multiple of this number of rows."""
     counts = np.bincount(owner, minlength=parts)
-    rows = multiple * rows_of_device(int(counts.max(initial=0)), multiple)
+    rows = rows_of_part(int(counts.max(initial=0)), multiple)
     by_owner = np.argsort(owner, kind="stable")
     row = np.empty(owner.size, np.int64)
     row[by_owner] = rank(owner[by_owner], counts)
@@ -239,7 +248,8 @@ def of_own_edges(
         # Sparse rows, which windows serve, are a small share of what is aggregated.
         split_edges = windows is None and most.overlap(parts, sent_bytes)
     split_edges = bool(split_edges) and pair_rows > 0
-    options: dict[str, Any] = {"scheduled": scheduled, "windows": windows}
+    last = [places.rows - 1] * len(own)  # where padding ends
+    options: dict[str, Any] = {"scheduled": scheduled, "windows": windows, "paddings": last}
     graphs = kinds = sent = None
     orders: list[np.ndarray] = []
     if split_edges:
@@ -253,7 +263,9 @@ def of_own_edges(
         graphs, orders = stack(edges, senders, places.rows, most.all, **options)
     if not exchange.all_rows:
         most_sends = int(halo_rows.sum(axis=0).max())
-        sent, _ = stack(sends, places.rows, parts * pair_rows, most_sends)
+        to_itself = [part * pair_rows for part in own]
+        sent_rows = max(parts * pair_rows, 1)
+        sent, _ = stack(sends, places.rows, sent_rows, most_sends, paddings=to_itself)
     return Parts(
         own,
         graphs,

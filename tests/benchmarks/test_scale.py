@@ -38,7 +38,8 @@ def test_shares_are_what_devices_do():
     for number in range(2):
         part = scale.part_by_rows(sharded, number, jax.devices()[0])
         rows = slice(10 * number, 10 * number + 10)
-        np.testing.assert_array_equal(spmm(part, x[rows]), want[rows])
+        places = np.pad(x[rows], ((0, part.num_senders - 10), (0, 0)))
+        np.testing.assert_array_equal(spmm(part, places)[:10], want[rows])
     # By features a share turns its own rows into the columns: as if all parts had the same rows.
     by_features = shard(graph, mesh, features=scale.AXIS)
     share = scale.ShareOfColumns.of(graph, 2, 20)
@@ -95,7 +96,7 @@ def test_packing_of_sparse_rows():
     sends = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), sharded.sends)
     rows = sharded.num_senders // 2
     values = jnp.asarray(rng.integers(0, 256, (rows, 3)), jnp.uint8)
-    asked = np.diff(sends.row_offsets)[:-1] > 0
+    asked = np.diff(sends.row_offsets) > 0
     assert asked.any() and not asked.all()
     packed = np.asarray(scale.pack_rows(values.astype(jnp.float32), sends))
     columns = np.asarray(scale.pack_columns(values, sends))

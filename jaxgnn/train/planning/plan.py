@@ -17,7 +17,7 @@ from jaxgnn._core.arguments import as_integer
 from jaxgnn.data import NodeDataset
 from jaxgnn.distributed import Partition
 from jaxgnn.distributed._choose_partition import choose_partition
-from jaxgnn.distributed._parts import rows_of_device
+from jaxgnn.distributed._parts import rows_of_device, rows_of_part
 from jaxgnn.train.loop.epochs import lower
 from jaxgnn.train.planning.plan_graphs import Aggregation, Recorder, aggregations
 from jaxgnn.train.planning.plan_rates import Part, Rates, Seconds, arrays_of, measure_rates
@@ -320,14 +320,15 @@ def _estimate(
 ) -> Plan:
     """Of parts by rows, of which each is on as many devices as share its columns."""
     devices = parts * columns
-    part_nodes, halo, received, graph_bytes = found.nodes, 0.0, 0.0, found.graph_bytes
+    halo, received, graph_bytes = 0.0, 0.0, found.graph_bytes
+    nodes = rows_of_device(found.nodes, columns) if devices > 1 else found.nodes
     if part is not None:
         split = part.partition.statistics
         graph_bytes = _nbytes((part.graph.graph, part.graph.kinds, part.graph.sends))
-        part_nodes = int(np.ceil(split.node_balance * found.nodes / parts))
+        largest = int(np.bincount(part.partition.owner).max())
+        nodes = rows_of_part(largest, columns) // columns
         halo = split.halo_per_node * found.nodes / parts
         received = part.graph.pair_rows * (parts - 1) / parts  # with padding
-    nodes = rows_of_device(part_nodes, columns) if devices > 1 else part_nodes
 
     def seconds(aggregations: list[Aggregation], kind: int) -> float:
         constant, slope = rates.nodes[kind]

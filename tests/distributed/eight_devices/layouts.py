@@ -189,13 +189,13 @@ def check_errors():
     """What does not run says so."""
     graph, _ = random_graph(9, 30)
     by_rows, by_features = (shard(graph, mesh(2), **{name: "x"}) for name in ("rows", "features"))
-    x = by_rows.scatter(np.ones((9, 4), np.float32))
+    x, of_places = (each.scatter(np.ones((9, 4), np.float32)) for each in (by_features, by_rows))
     heads = x[:, :3, None]
     rngs = nnx.Rngs(0)
     inner = MLP([4, 4], rngs=rngs)
     weights = np.ones(by_features.num_edges, np.float32)
     rows_alone = "expected a graph sharded by rows, got one by features"
-    raises("does not work on sharded", sampled_spmm, by_rows, x, sample_size=2)
+    raises("does not work on sharded", sampled_spmm, by_rows, of_places, sample_size=2)
     of_edges = np.ones((by_features.num_edges, 4), np.float32)
     raises(rows_alone, GINEConv(inner), by_features, x, of_edges)
     raises("does not work on sharded", SAGEConv(4, 4, sample_size=2, rngs=rngs), by_features, x)
@@ -207,9 +207,9 @@ def check_errors():
     raises("heads that 2 devices divide", dot_attention, by_features, heads, heads, heads)
     raises("v: expected the shape", gat_attention, by_rows, heads[1:], x[:, :3], x[:, :3])
     inner = nnx.Sequential(nnx.BatchNorm(4, rngs=rngs))
-    raises("BatchNorm", GINConv(inner), by_rows, x)
+    raises("BatchNorm", GINConv(inner), by_rows, of_places)
     inner = MLP([8, 4, 4], activation=MaxK(2), rngs=rngs)
-    raises("no MaxK", EdgeConv(4, 4, mlp=inner, rngs=rngs), by_rows, x)
+    raises("no MaxK", EdgeConv(4, 4, mlp=inner, rngs=rngs), by_rows, of_places)
     raises("k: expected None", by_features.explain, 4, k=2)
     raises("features: expected an integer from 1", by_rows.explain, 0)
     raises("k: expected an integer from 1 to 4, got 5", by_rows.explain, 4, k=5)
@@ -224,7 +224,7 @@ def check_errors():
     raises("expected an axis", shard, graph, mesh(2), rows="y")
     with jax.set_mesh(mesh(2)):  # explicit axes
         for function in (by_rows.scatter, functools.partial(spmm, by_rows), by_rows.gather):
-            raises("mesh: expected none set by jax.set_mesh", jax.jit(function), x)
+            raises("mesh: expected none set by jax.set_mesh", jax.jit(function), of_places)
         raises("explicit axes ('x',)", shard, graph, mesh(2))
     automatic = jax.make_mesh((2,), ("x",), (AxisType.Auto,), devices=jax.devices()[:2])
     with jax.set_mesh(automatic):
