@@ -44,6 +44,7 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
         *((65536, 1024, 1024), (2708, 1433, 16)),
         # Multiples of 128 rows, as devices of a sharded graph have, of which XLA copies nothing.
         *((29184, 256, 256), (116608, 256, 256), (233088, 256, 256), (169984, 100, 256)),
+        *((29184, 602, 256), (116608, 602, 256), (29184, 256, 41), (116608, 256, 41)),
     ),
 }
 _GRADIENTS = 4  # of one array, in a call, on a CPU

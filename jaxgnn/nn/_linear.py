@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxgnn._core.arguments import as_integer
 from jaxgnn._core.checks import boolean, floating_dtype
-from jaxgnn.graph import NodeRows
+from jaxgnn.graph import GraphSubstitute, NodeRows
 from jaxgnn.nn._features import Features, Tree, cast, map_values
 from jaxgnn.ops import CBSR
 from jaxgnn.ops._projection.project import add_bias
@@ -135,6 +135,25 @@ def project(layer: nnx.Linear, x: Array) -> Array:
     """$x W$, without the bias."""
     x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
     return project_rows(x, kernel, layer.precision)
+
+
+def linear_of_rows(
+    layer: nnx.Linear, x: Float[Array, "nodes *batch in_features"], graph: Any
+) -> Array:
+    """The layer, of the rows of a graph's nodes. Of a sharded graph's each device has its own, so
+    that the kernel of the weight gradient may run, which XLA could not partition."""
+    if not isinstance(graph, GraphSubstitute):
+        return layer(x)
+    x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
+    out = graph.map_parts(
+        lambda _, x, kernel: project_rows(x, kernel, layer.precision),
+        "linear",
+        {"x": x, "kernel": kernel},
+        {"x": "rows", "kernel": "replicated"},
+        "rows",
+        split="rows",
+    )
+    return out if layer.bias is None else add_bias(out, layer.bias[...])
 
 
 def aggregate_and_transform(

@@ -11,10 +11,20 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgnn import gat_attention, gather_edges, maxk, maxk_spmm, sddmm, segment_reduce, spmm
+from jaxgnn import (
+    Graph,
+    gat_attention,
+    gather_edges,
+    maxk,
+    maxk_spmm,
+    sddmm,
+    segment_reduce,
+    spmm,
+)
+from jaxgnn._core import ffi
 from jaxgnn.distributed import shard
-from jaxgnn.nn import MLP, GATConv, GATv2Conv, GCNConv, GINEConv
-from tests.distributed.eight_devices.support import close, mesh, random_graph
+from jaxgnn.nn import MLP, GATConv, GATv2Conv, GCNConv, GINEConv, GraphSAGE
+from tests.distributed.eight_devices.support import close, collectives, mesh, random_graph
 from tests.support.paths import ROOT
 from tests.support.processes import PACKAGES, run_python
 
@@ -135,6 +145,45 @@ def test_weights_that_are_not_finite_at_padding(operation, layout):
     close(of_edges[known], dlengths[np.asarray(sharded.edge_of_place)[known]])
 
 
+@pytest.mark.few(2)
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize(
+    ("operation", "layout"),
+    [
+        *((spmm, layout) for layout in (ROWS, OVERLAP, BOTH)),
+        *((functools.partial(spmm, reduce="mean"), layout) for layout in (ROWS, OVERLAP)),
+        *((functools.partial(spmm, reduce="max"), layout) for layout in (ROWS, BOTH)),
+        *((lambda g, x: maxk_spmm(g, maxk(x, 2)), layout) for layout in (ROWS, OVERLAP)),
+        (lambda g, x: gat_attention(g, x[:, None], x[:, :1], x[:, :1]), ROWS),
+    ],
+)
+def test_a_loss_that_counts_the_rows_of_padding(operation, layout, alike):
+    """Padding edges end at a part's last row: nothing of it is in results or gradients."""
+    graph, rng = random_graph(9, 30)
+    if alike:  # as many edges, but of other kinds
+        ends = [(0, 1), (1, 0), (0, 0), (4, 1), (5, 4), (0, 5), (1, 5), (2, 4)]
+        graph = Graph.from_edges(*np.array(ends).T, num_nodes=9)
+    sharded = over_axes(graph, *layout, owner=(np.arange(9) > 3).astype(np.int32))
+    padding = ~np.asarray(sharded.node_mask)
+    assert padding.any() and np.asarray(sharded.edge_mask).all() == alike
+    x = rng.standard_normal((9, 4)).astype(np.float32)
+
+    @jax.jit
+    def run(graph, x):
+        out, pullback = jax.vjp(functools.partial(operation, graph), x)
+        return out, *pullback(jnp.cos(out))
+
+    want, gradient = run(graph, x)
+    placed = np.array(sharded.scatter(x))
+    placed[padding] = 5
+    got, of_places = run(sharded, placed)
+    close(sharded.gather(got), want)
+    close(sharded.gather(of_places), gradient)
+    np.testing.assert_array_equal(np.asarray(got)[padding], 0)
+    np.testing.assert_array_equal(np.asarray(of_places)[padding], 0)
+
+
 @pytest.mark.few(1)
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize(
@@ -238,3 +287,30 @@ def test_many_rows_are_a_multiple_of_128(layout):
         sharded.scatter_edges(np.ones(60_000), in_graph_order="no")
     few = shard(random_graph(999, 10)[0], mesh(2), **{layout: "x"}, **options)
     assert 999 <= few.num_senders < 1024
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.skipif(ffi.cpu_module is None, reason="jaxgnn._cpu is not built")
+@pytest.mark.parametrize("axes", [{"rows": "x"}, {"features": "x"}])
+def test_first_and_last_linear_layers_run_on_a_device_s_own_rows(axes):
+    """By the kernel of the weight gradient, whose operands no device gathers."""
+    graph, rng = random_graph(900, 4000)
+    model = GraphSAGE(20, 16, 5, num_layers=2, input_layer=True, jumping="last", rngs=nnx.Rngs(0))
+    definition, state = nnx.split(model)
+    sharded = shard(graph, mesh(2), **axes)
+    x = rng.standard_normal((900, 20)).astype(np.float32)
+
+    @jax.jit
+    def gradients(state, graph, x, mask):
+        def loss(state):
+            return jnp.sum(jnp.sin(nnx.merge(definition, state)(graph, x)) * mask[:, None])
+
+        return jax.grad(loss)(state)
+
+    want = gradients(state, graph, x, np.ones(900, bool))
+    arguments = state, sharded, sharded.scatter(x), sharded.node_mask
+    jax.tree.map(close, gradients(*arguments), want)
+    compiled = gradients.lower(*arguments).compile()
+    assert compiled.as_text().count('"jaxgnn_weight_gradient"') == 2
+    found = collectives(compiled)
+    assert found.keys() == {"all-to-all", "all-reduce"} and found["all-reduce"] == 1

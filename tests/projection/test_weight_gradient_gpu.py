@@ -83,6 +83,7 @@ def test_where_it_runs(monkeypatch):
     assert count(ROWS, 64, 41, "bfloat16") == 0, "rows of an odd number of 16-bit values"
     assert count(10 * 128 * 128, 256, 256) == count(ROWS - 1 + 128, 64, 64, "bfloat16") == 0
     assert count(10 * 128 * 128, 256, 256, "bfloat16") == 1
+    assert count(10 * 128 * 128, 602, 256) == count(10 * 128 * 128, 256, 41) == 1
 
 
 def test_float32_keeps_the_precision_that_was_asked_for(monkeypatch):

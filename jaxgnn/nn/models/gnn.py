@@ -22,7 +22,7 @@ from jaxgnn.nn._activation import activate
 from jaxgnn.nn._blocks import convolve, layer_graphs
 from jaxgnn.nn._dropout import drop, dropout_module
 from jaxgnn.nn._features import Features, dense, first_rows
-from jaxgnn.nn._linear import count, linear, promote, width
+from jaxgnn.nn._linear import count, linear, linear_of_rows, promote, width
 from jaxgnn.nn._recompute import recomputed
 from jaxgnn.nn._sampling import SampleSize, Strategy, calls_of_layers, of_layers
 from jaxgnn.nn.graph_norm import GraphNorm
@@ -258,17 +258,19 @@ class GNN(nnx.Module):
         if self.linear is None:
             return dense(outputs[-1])
         if self.jumping == "cat":
-            return self.linear(jnp.concatenate([dense(rows) for rows in outputs], axis=-1))
-        if self.jumping == "max":
-            return self.linear(functools.reduce(_larger, map(dense, outputs)))
-        return self.linear(dense(outputs[-1]))
+            x = jnp.concatenate([dense(rows) for rows in outputs], axis=-1)
+        elif self.jumping == "max":
+            x = functools.reduce(_larger, map(dense, outputs))
+        else:
+            x = dense(outputs[-1])
+        return linear_of_rows(self.linear, x, graphs[-1])
 
     def _before_layers(self, x: Features, graph: Graph | None = None) -> Features:
         """What the first layer takes."""
         if self.input_dropout.rate > 0:
             x = drop(self.input_dropout, x, graph)
         if self.linear_in is not None:
-            x = self._activate(self.linear_in(dense(x)), graph)
+            x = self._activate(linear_of_rows(self.linear_in, dense(x), graph), graph)
         return x
 
     def _layer(

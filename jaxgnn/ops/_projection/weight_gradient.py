@@ -30,8 +30,9 @@ _LEAST_ROWS = 256
 _MOST_NUMBERS = 1 << 15
 _LEAST_GPU_ROWS = 1 << 14
 _MOST_GPU_TILES = 10
-# XLA copies nothing of a multiple of so many rows, and of many rows' 16-bit products is slow still.
-_UNPADDED_ROWS, _MANY_ROWS = 128, 1 << 16
+# XLA copies nothing of a multiple of so many rows, but its products of many rows of 16 bits, and
+# of float32 rows that are no multiple of 16 bytes, are slow still.
+_UNPADDED_ROWS, _MANY_ROWS, _ALIGNED_BYTES = 128, 1 << 16, 16
 # Precisions of float32 products for which XLA takes TF32 or less.
 _UP_TO_TF32 = ("none", "default", "fastest", "bfloat16", "tensorfloat32")
 _GPU_TILE = 128  # numbers of a tile's sides
@@ -134,9 +135,10 @@ def pays_on_gpu(
         return False
     precise = size < 4 or str(precision).lower() in _UP_TO_TF32
     rows = x.shape[0]
-    padded = rows % _UNPADDED_ROWS != 0 or (size < 4 and rows >= _MANY_ROWS)
+    slow = rows % _UNPADDED_ROWS != 0 or (size < 4 and rows >= _MANY_ROWS)
+    slow = slow or (size == 4 and any(a.shape[1] * size % _ALIGNED_BYTES for a in (x, g)))
     many = rows >= _LEAST_GPU_ROWS and 0 < _gpu_tiles(x, g) <= _MOST_GPU_TILES
-    return precise and many and padded
+    return precise and many and slow
 
 
 def _function(precision: Any, fixed: None, x: Array, g: Array) -> Array:
