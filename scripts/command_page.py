@@ -23,7 +23,7 @@ _HEAD = """\
 # Command line
 
 What `jaxgnn` and each of its commands print for `--help`. What to do with them is on the pages of
-[training](training.md) and [trained models](serving.md). It is also `python -m jaxgnn_cli`.
+[training](training.md) and [trained models](serving.md). It is also `python -m jaxgnn`.
 """
 
 

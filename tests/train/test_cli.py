@@ -256,6 +256,12 @@ def test_the_command_starts_before_jax_is_imported():
     assert "jaxgnn_cli.interrupts" in loaded and not {"jax", "jaxgnn", "numpy"} & loaded
 
 
+@pytest.mark.parametrize("package", ["jaxgnn", "jaxgnn_cli"])
+def test_both_packages_run_as_the_command(package):
+    wrong = run_python("-m", package, "train", "--layers", "0", status=2)
+    assert wrong.stderr == "jaxgnn: --layers: expected an integer from 1 to 1000, got 0\n"
+
+
 @pytest.mark.parametrize(
     ("redirection", "status", "message"),
     [

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxgnn.data import load
 from jaxgnn.train import CheckpointError, ConfigError, Recovery, RunError, RunWarning, run
 from jaxgnn.train.reports.display import Silent
-from jaxgnn.train.reports.records import lock
+from jaxgnn.train.reports.records import lock, replacing
 from jaxgnn_cli import main
 from tests.faults import result
 from tests.support.small_sets import small
@@ -167,6 +168,13 @@ def test_a_directory_in_place_of_a_file_gives_one_line(copied, capsys, name, sta
     (copied / name).mkdir()
     line = one_line(capsys, status, "train", "--resume", "run")
     assert name in line and "irectory" in line
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's /proc")
+def test_a_file_that_cannot_be_made_is_named_as_it_was_given():
+    with pytest.raises(OSError) as error, replacing(Path("/proc/table.csv")):
+        pass
+    assert error.value.filename == "/proc/table.csv"
 
 
 def test_a_file_in_place_of_the_checkpoints_gives_one_line(copied, capsys):

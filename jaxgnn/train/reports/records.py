@@ -171,9 +171,11 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[Any]:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+            if error.filename == os.fspath(temporary) and not temporary.exists():
+                error.filename = os.fspath(path)  # the one that was asked for
             raise
 
 
