@@ -206,6 +206,13 @@ def parse_options(
         raise UsageError(f"{message} (see jaxgnn {name} --help)") from None
 
 
+# Python's own message for a text that is no number, behind tyro's.
+_NO_NUMBER = re.compile(
+    r"^Error parsing (\S+): "
+    r"(?:(invalid literal for int\(\) with base 10)|could not convert string to float): "
+)
+
+
 def _plain_message(text: str) -> str:
     """The message inside tyro's box, between its title and its further rulers.
 
@@ -222,4 +229,9 @@ def _plain_message(text: str) -> str:
         else:
             sections[-1].append(line)
     message = sections[0] if bordered or len(sections) == 1 else sections[1]
-    return " ".join(message).strip().rstrip(".") or "arguments that cannot be parsed"
+    joined = " ".join(message).strip().rstrip(".") or "arguments that cannot be parsed"
+    return _NO_NUMBER.sub(_expected_number, joined)
+
+
+def _expected_number(found: re.Match[str]) -> str:
+    return f"{found[1]}: expected {'an integer' if found[2] else 'a number'}, got "

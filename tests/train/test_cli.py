@@ -229,6 +229,19 @@ def test_presets():
     assert (given.dataset, given.heads, given.dropout) == ("somewhere", 4, 0.6)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--split", "x"], "--split: expected an integer, got 'x' (see jaxgnn train --help)"),
+        (["--hidden", "1.5"], "--hidden: expected an integer, got '1.5' (see jaxgnn train --help)"),
+        (["--lr", ""], "--lr/--learning-rate: expected a number, got '' (see jaxgnn train --help)"),
+    ],
+)
+def test_errors_of_texts_that_are_no_numbers(arguments, message, capsys):
+    assert main(["train", *arguments]) == 2
+    assert capsys.readouterr().err == f"jaxgnn: {message}\n"
+
+
 def test_options_reach_the_configuration():
     config = parse_train(["--dataset", "somewhere", "--lr", "0.5", "--residual"])
     assert config is not None
