@@ -141,8 +141,9 @@ def linear_of_rows(
     layer: nnx.Linear, x: Float[Array, "nodes *batch in_features"], graph: Any
 ) -> Array:
     """The layer, of the rows of a graph's nodes. Of a sharded graph's each device has its own, so
-    that the kernel of the weight gradient may run, which XLA could not partition."""
-    if not isinstance(graph, GraphSubstitute):
+    that the kernel of the weight gradient may run, which XLA could not partition; but not by a
+    layer that a user has put in our own one's place."""
+    if not isinstance(graph, GraphSubstitute) or type(layer) is not Linear:
         return layer(x)
     x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
     out = graph.map_parts(

@@ -314,3 +314,18 @@ def test_first_and_last_linear_layers_run_on_a_device_s_own_rows(axes):
     assert compiled.as_text().count('"jaxgnn_weight_gradient"') == 2
     found = collectives(compiled)
     assert found.keys() == {"all-to-all", "all-reduce"} and found["all-reduce"] == 1
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+def test_a_linear_layer_of_one_s_own_is_called():
+    class Doubled(nnx.Linear):
+        def __call__(self, x):
+            return 2 * super().__call__(x)
+
+    graph, rng = random_graph(9, 30)
+    rngs = nnx.Rngs(0)
+    model = GraphSAGE(4, 8, 3, num_layers=2, input_layer=True, jumping="last", rngs=rngs)
+    model.linear_in, model.linear = Doubled(4, 8, rngs=rngs), Doubled(8, 3, rngs=rngs)
+    sharded = shard(graph, mesh(2), rows="x")
+    x = rng.standard_normal((9, 4)).astype(np.float32)
+    close(sharded.gather(model(sharded, sharded.scatter(x))), model(graph, x))
