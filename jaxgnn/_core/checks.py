@@ -81,6 +81,7 @@ def floating(x: Any, name: str) -> Array:
     if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
         sparse = hasattr(x, "to_dense") and hasattr(x, "packed")
         hint = ", whose to_dense() is one" if sparse else ""
+        hint = hint or torch_hint(x, name)
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}{hint}")
     array = as_numbers(x, name)
     if array.dtype not in _FLOATS:
@@ -88,6 +89,11 @@ def floating(x: Any, name: str) -> Array:
             f"{name}: expected float32, bfloat16, float16 or float64, got {array.dtype}"
         )
     return array
+
+
+def torch_hint(value: Any, name: str) -> str:
+    """What an error about a tensor of PyTorch's in the place of an array adds."""
+    return f" of torch: jnp.asarray({name}) is an array" if hasattr(value, "detach") else ""
 
 
 def floating_dtype(value: Any, name: str) -> np.dtype:

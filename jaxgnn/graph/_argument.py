@@ -54,7 +54,7 @@ def _hint(value: Any, name: str) -> str:
     if isinstance(value, GraphSubstitute):
         return ": it does not work on sharded graphs (docs/distributed.md lists what does)"
     if isinstance(value, GraphBatch):
-        return ": its attribute graph is one"
+        return f": its attribute {'membership' if name == 'membership' else 'graph'} is one"
     if hasattr(value, "num_seeds"):  # Blocks, whose module imports this one
         return ": blocks are for models; a convolution takes one of blocks.graphs, one a layer"
     if isinstance(value, tuple | list) and value and isinstance(value[0], Graph):
@@ -69,6 +69,10 @@ def _hint(value: Any, name: str) -> str:
         )
     if shape is not None or hasattr(value, "__jax_array__"):
         return ": the graph comes first, then the features"
+    if isinstance(getattr(value, "batch", None), GraphBatch):
+        return ": its attribute batch is what a model takes"
+    if hasattr(value, "blocks"):
+        return ": its attribute blocks is what a model takes"
     if hasattr(value, "edge_index"):
         return ": make one with Graph.from_edge_index(data.edge_index), before training"
     return ""

@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxgnn._core.arguments import as_integer, unwrap
+from jaxgnn._core.checks import torch_hint
 from jaxgnn.graph import Graph, GraphSubstitute, NodeRows, graph_argument
 from jaxgnn.nn._features import Features
 from jaxgnn.nn.maxk import MaxK
@@ -49,6 +50,47 @@ def named_arguments(
                 kind = type(self).__name__
                 raise TypeError(f"{kind}: got an unknown argument {name!r}; {hint(name)}")
         return call(self, *arguments, **named)
+
+    return checked
+
+
+_OF_PYG = {
+    "in_channels": "in_features",
+    "hidden_channels": "hidden_features",
+    "out_channels": "out_features",
+    "bias": "use_bias",
+    "act": "activation",
+    "jk": "jumping",
+    "deg": "degree_histogram",
+    "K": "num_steps",
+}
+"""PyG's names of the arguments of layers and models, and ours."""
+
+
+def named_options(
+    init: Callable[Concatenate[Any, Parameters], None],
+) -> Callable[Concatenate[Any, Parameters], None]:
+    """A module's `__init__` that knows PyG's names, and says what is missing of its own class."""
+    known = inspect.signature(init).parameters
+    places = [name for name, each in known.items() if each.kind is each.POSITIONAL_OR_KEYWORD][1:]
+    needs_rngs = "rngs" in known and known["rngs"].default is inspect.Parameter.empty
+
+    @functools.wraps(init)
+    def checked(self: Any, *arguments: Parameters.args, **named: Parameters.kwargs) -> None:
+        kind = type(self).__name__
+        for name in named if named.get("conv") is None else ():  # one's own may have any names
+            if name in _OF_PYG and name not in known:
+                raise TypeError(
+                    f"{kind}: got an unknown argument {name!r}: PyG's name of {_OF_PYG[name]!r}"
+                )
+        if len(arguments) > len(places):
+            raise TypeError(
+                f"{kind}: expected {', '.join(places)}, and all others by name, got "
+                f"{len(arguments)} arguments without one"
+            )
+        if needs_rngs and "rngs" not in named:
+            raise TypeError(f"{kind}: expected rngs, such as nnx.Rngs(0), got none")
+        init(self, *arguments, **named)
 
     return checked
 
@@ -92,7 +134,7 @@ def features(x: Any, name: str, rows: int, what: str, width: int | None = None) 
     """`x` as a floating array `[rows, ..., width]`, or the sparse rows of one `[rows, width]`."""
     x = x if isinstance(x, NodeRows) else unwrap(x)
     if not isinstance(x, jax.Array | np.ndarray | CBSR | NodeRows):
-        raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
+        raise TypeError(f"{name}: expected an array, got {type(x).__name__}{torch_hint(x, name)}")
     fits = len(x.shape) >= 2 and x.shape[0] == rows and width in (None, x.shape[-1])
     if isinstance(x, CBSR) and len(x.shape) > 2:
         raise ValueError(f"{name}: expected sparse rows without further axes, got {x.shape}")

@@ -11,8 +11,11 @@ from flax import nnx
 import jaxgnn
 from jaxgnn import Blocks, Graph, algebra, batch
 from jaxgnn.nn import (
+    APPNP,
     GAT,
     GCN,
+    GIN,
+    GNN,
     MLP,
     AGNNConv,
     AttentionReadout,
@@ -151,6 +154,47 @@ def test_what_is_no_graph(graph):
         for call in takers:
             with pytest.raises(TypeError, match=rf"graph: expected a jaxgnn\.Graph, got .*{hint}"):
                 call(wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda rngs: GCN(2, 4, 2, 3, rngs=rngs), "GCN: expected in_features, .* got 4 arguments"),
+        (lambda rngs: GCN(in_channels=2, rngs=rngs), "GCN: .*'in_channels': .* 'in_features'"),
+        (lambda rngs: GIN(2, 4, 2, num_layers=2, jk="cat", rngs=rngs), "GIN: .*'jk': .*'jumping'"),
+        (lambda rngs: GCNConv(2, 4, bias=False, rngs=rngs), "GCNConv: .*'bias': .* 'use_bias'"),
+        (lambda rngs: APPNP(K=10), "APPNP: .*'K': PyG's name of 'num_steps'"),
+        (lambda rngs: SAGEConv(2, 4), r"SAGEConv: expected rngs, such as nnx\.Rngs\(0\), got none"),
+        (lambda rngs: GCN(2, 4, 2, num_layers=2), "GCN: expected rngs"),
+    ],
+)
+def test_errors_of_layers_with_the_names_of_pyg(make, message):
+    with pytest.raises(TypeError, match=message):
+        make(nnx.Rngs(0))
+
+
+def test_layers_of_one_s_own_have_their_own_names(graph):
+    def conv(in_features, out_features, *, act, rngs, **_):
+        assert act == "elu"
+        return GCNConv(in_features, out_features, rngs=rngs)
+
+    model = GNN(2, 4, 2, num_layers=2, conv=conv, act="elu", rngs=nnx.Rngs(0))
+    assert model(graph, normal(NODES, 2)).shape == (NODES, 2)
+
+
+def test_parts_of_batches_and_tensors_are_named(graph):
+    union = batch.disjoint_union([graph])
+    with pytest.raises(TypeError, match=r"membership: .* GraphBatch: its attribute membership"):
+        jaxgnn.readout(union, normal(NODES, 2))
+
+    class Tensor:
+        def detach(self):
+            return self
+
+    with pytest.raises(TypeError, match=r"x: .* got Tensor of torch: jnp\.asarray\(x\)"):
+        GCNConv(2, 2, rngs=nnx.Rngs(0))(graph, Tensor())
+    with pytest.raises(TypeError, match=r"weights: .* of torch: jnp\.asarray\(weights\)"):
+        jaxgnn.spmm(graph, normal(NODES, 2), Tensor())
 
 
 def test_a_vector_of_the_graph_of_each_node_is_no_membership():

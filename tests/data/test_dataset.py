@@ -67,8 +67,16 @@ def test_statistics_of_no_edges():
         ({"labels": np.array([0, 1, 2, 0, 0])}, "labels: expected classes from 0 to 1, got 0 to 2"),
         ({"labels": np.array([0, -1, 1, 0, 0])}, "labels: .* got -1 to 1"),
         ({"labels": np.full((5, 2), 2, np.float32)}, "labels: expected zeros and ones"),
-        ({"labels": np.zeros((5, 3), np.float32)}, r"labels: expected float32\[5, 2\]"),
+        ({"labels": np.zeros((5, 3), np.float32)}, r"labels: expected int\[5\] or float32\[5, 2\]"),
+        (
+            {"labels": np.zeros((5, 1), np.int32)},
+            r"labels: expected int\[5\] or .* got int32\[5, 1\]",
+        ),
         ({"splits": {}}, "splits: expected at least one"),
+        ({"splits": small_split()}, r"splits: expected a dict of names and .*Split, got Split"),
+        ({"splits": {"a": ()}}, r"splits\['a'\]: expected a jaxgnn\.data\.Split, got tuple"),
+        ({"name": 3}, "name: expected a string, then the graph, got int"),
+        ({"graph": np.zeros((2, 5))}, r"graph: expected a jaxgnn\.Graph, got ndarray"),
         ({"splits": {"a": Split(*np.eye(3, 4, dtype=bool))}}, r"splits\['a'\]: .* 5 nodes, got 4"),
         (
             {"graph": Graph.from_edges([0], [0], num_senders=2, num_receivers=5)},

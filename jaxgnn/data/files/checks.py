@@ -171,7 +171,9 @@ def check_rows(values: Any, rows: int, ndim: int, what: str) -> None:
     if values is None:
         return
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
-        raise DataError(f"{what}: expected float32, got {getattr(values, 'dtype', quote(values))}")
+        got = getattr(values, "dtype", quote(values))
+        kind = "" if isinstance(values, np.ndarray) else f"{type(values).__name__} of "
+        raise DataError(f"{what}: expected NumPy's array of float32, got {kind}{got}")
     if values.ndim != ndim or len(values) != rows:
         raise DataError(
             f"{what}: expected {rows} rows and {ndim} axes, got the shape {quote(values.shape)}"

@@ -23,6 +23,7 @@ from jaxgnn.data.generated.synthetic import chung_lu_dataset, rmat_dataset, sbm_
 from jaxgnn.data.loading.recognize import Loaded, Reader, reader_of
 from jaxgnn.data.sets.csr import CSR
 from jaxgnn.data.sets.dataset import NodeDataset, normalize_in_place
+from jaxgnn.data.sets.graph_set import GraphSet
 from jaxgnn.data.sets.plain_graph import PlainGraph
 
 _NAMED: dict[str, Callable[..., NodeDataset]] = {
@@ -136,7 +137,10 @@ def of_nodes(name_or_path: str | os.PathLike[str], loaded: Loaded) -> NodeDatase
             f"{name}: expected nodes with labels (the column 'label' of {table.name}), got none; "
             "jaxgnn train --task link needs none"
         )
-    raise DataError(f"{name}: expected nodes with labels, got {loaded!r}")
+    task = "graph" if isinstance(loaded, GraphSet) else "link"
+    raise DataError(
+        f"{name}: expected nodes with labels, got {loaded!r}: jaxgnn train --task {task} needs none"
+    )
 
 
 def accepts(name_or_path: str | os.PathLike[str], option: str) -> bool:

@@ -131,8 +131,7 @@ class NodeDataset:
     feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.graph.is_square:
-            raise DataError(f"graph: expected one set of nodes, got {self.graph}")
+        check_graph(self.name, self.graph)
         n = self.graph.num_receivers
         x = self.features
         if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim != 2 or len(x) != n:
@@ -153,9 +152,15 @@ class NodeDataset:
         check_names(self.feature_names, x.shape[1], "feature_names")
         check_rows(self.weights, self.graph.num_edges, 1, "weights")
         check_rows(self.edge_features, self.graph.num_edges, 2, "edge_features")
+        if not isinstance(self.splits, Mapping):
+            got = type(self.splits).__name__
+            raise DataError(f"splits: expected a dict of names and jaxgnn.data.Split, got {got}")
         if not self.splits:
             raise DataError("splits: expected at least one split, got none")
         for name, split in self.splits.items():
+            if not isinstance(split, Split):
+                got = type(split).__name__
+                raise DataError(f"splits[{name!r}]: expected a jaxgnn.data.Split, got {got}")
             if split.train.size != n:
                 raise DataError(
                     f"splits[{name!r}]: expected masks of {n} nodes, got {split.train.size}"
@@ -315,12 +320,22 @@ def check_names(names: tuple[str, ...] | None, count: int, what: str) -> None:
         )
 
 
+def check_graph(name: str, graph: Graph) -> None:
+    """Refuses what is no name, and what is no graph of one set of nodes."""
+    if not isinstance(name, str):
+        got = type(name).__name__
+        raise DataError(f"name: expected a string, then the graph, got {got}")
+    if not isinstance(graph, Graph):
+        raise DataError(f"graph: expected a jaxgnn.Graph, got {type(graph).__name__}")
+    if not graph.is_square:
+        raise DataError(f"graph: expected one set of nodes, got {graph}")
+
+
 def _check_labels(labels: np.ndarray, num_nodes: int, num_classes: int) -> None:
+    expected = f"int[{num_nodes}] or float32[{num_nodes}, {num_classes}]"
     if isinstance(labels, np.ndarray) and labels.ndim == 2:
         if labels.dtype != np.float32 or labels.shape != (num_nodes, num_classes):
-            raise DataError(
-                f"labels: expected float32[{num_nodes}, {num_classes}], got {_describe(labels)}"
-            )
+            raise DataError(f"labels: expected {expected}, got {_describe(labels)}")
         blocks = row_blocks(labels)
         if not all(np.isin(labels[begin:end], (0, 1)).all() for begin, end in blocks):
             raise DataError("labels: expected zeros and ones where nodes have several labels")
@@ -330,10 +345,7 @@ def _check_labels(labels: np.ndarray, num_nodes: int, num_classes: int) -> None:
         or not np.issubdtype(labels.dtype, np.integer)
         or labels.shape != (num_nodes,)
     ):
-        raise DataError(
-            f"labels: expected int[{num_nodes}] or float32[{num_nodes}, {num_classes}], "
-            f"got {_describe(labels)}"
-        )
+        raise DataError(f"labels: expected {expected}, got {_describe(labels)}")
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise DataError(
             f"labels: expected classes from 0 to {num_classes - 1}, "

@@ -8,8 +8,13 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxgnn.data.files.checks import check_rows
-from jaxgnn.data.files.limits import DataError
-from jaxgnn.data.sets.dataset import NO_METADATA, Metadata, check_names, graph_statistics
+from jaxgnn.data.sets.dataset import (
+    NO_METADATA,
+    Metadata,
+    check_graph,
+    check_names,
+    graph_statistics,
+)
 from jaxgnn.graph import Graph
 
 
@@ -30,7 +35,7 @@ class PlainGraph:
         metadata: source, citation, license, notes.
 
     Raises:
-        DataError: arrays that do not fit together.
+        DataError: no name, no graph, or arrays that do not fit together.
     """
 
     name: str
@@ -45,8 +50,7 @@ class PlainGraph:
     feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.graph.is_square:
-            raise DataError(f"graph: expected one set of nodes, got {self.graph}")
+        check_graph(self.name, self.graph)
         nodes, edges = self.num_nodes, self.num_edges
         check_rows(self.weights, edges, 1, "weights")
         check_rows(self.features, nodes, 2, "features")

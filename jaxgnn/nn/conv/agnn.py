@@ -37,6 +37,7 @@ class AGNNConv(nnx.Module):
     learning" (2018), section 3.2; PyG's `AGNNConv`.
     """
 
+    @_inputs.named_options
     def __init__(
         self,
         *,

@@ -47,6 +47,7 @@ class APPNP(nnx.Module):
     for its dropout of edges.
     """
 
+    @_inputs.named_options
     def __init__(
         self,
         num_steps: int,

@@ -41,6 +41,7 @@ class DynamicEdgeConv(nnx.Module):
     PyG's `DynamicEdgeConv`.
     """
 
+    @_inputs.named_options
     def __init__(self, in_features: int, out_features: int, k: int, **options: Any):
         self.k = count(k, "k", "neighbors")
         self.conv = EdgeConv(in_features, out_features, **options)

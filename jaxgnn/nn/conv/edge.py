@@ -63,6 +63,7 @@ class EdgeConv(nnx.Module):
 
     accepts_pair = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int,

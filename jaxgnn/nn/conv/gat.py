@@ -79,6 +79,7 @@ class GATConv(nnx.Module):
 
     accepts_pair = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int | tuple[int, int],

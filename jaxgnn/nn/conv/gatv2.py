@@ -68,6 +68,7 @@ class GATv2Conv(nnx.Module):
 
     accepts_pair = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int | tuple[int, int],

@@ -65,6 +65,7 @@ class GCNConv(nnx.Module):
 
     accepts_sparse = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int,

@@ -75,6 +75,7 @@ class GINConv(nnx.Module):
     accepts_node_rows = True
     accepts_node_mask = True
 
+    @_inputs.named_options
     def __init__(
         self,
         nn: Callable[[Array], Array],

@@ -54,6 +54,7 @@ class GINEConv(nnx.Module):
     `GINEConv`.
     """
 
+    @_inputs.named_options
     def __init__(
         self,
         nn: Callable[[Array], Array],

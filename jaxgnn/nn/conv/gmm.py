@@ -94,6 +94,7 @@ class GMMConv(nnx.Module):
 
     accepts_pair = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int | tuple[int, int],

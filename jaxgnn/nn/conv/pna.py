@@ -71,6 +71,7 @@ class PNAConv(nnx.Module):
     sections 2 and 3; PyG's `PNAConv`.
     """
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int,

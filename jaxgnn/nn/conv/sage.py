@@ -73,6 +73,7 @@ class SAGEConv(nnx.Module):
     accepts_sparse = True
     accepts_node_rows = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int | tuple[int, int],

@@ -70,6 +70,7 @@ class TransformerConv(nnx.Module):
 
     accepts_pair = True
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int | tuple[int, int],

@@ -105,6 +105,7 @@ class GNN(nnx.Module):
     _default_jumping: ClassVar[Jumping | None] = None
     """`jumping` if not given."""
 
+    @_inputs.named_options
     def __init__(
         self,
         in_features: int,

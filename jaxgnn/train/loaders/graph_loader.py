@@ -306,7 +306,9 @@ def _indices(indices: Any, count: int) -> Int[np.ndarray, " graphs"]:
     if indices.shape == (0,):
         indices = indices.astype(np.int64)
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
-        raise TypeError(f"indices: expected integers, got {indices.dtype}{list(indices.shape)}")
+        hint = ": numpy.flatnonzero(mask) are a mask's" if indices.dtype == bool else ""
+        got = f"{indices.dtype}{list(indices.shape)}"
+        raise TypeError(f"indices: expected integers, got {got}{hint}")
     for wrong in indices[(indices < 0) | (indices >= count)][:1]:
         raise ValueError(f"indices: expected graphs below {count}, got {wrong}")
     return indices.astype(np.int64)

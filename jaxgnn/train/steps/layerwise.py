@@ -119,7 +119,11 @@ def layerwise_inference(
     algorithm 1; as PyG's and DGL's examples evaluate a model that was trained on mini-batches.
     """
     if not isinstance(model, GNN):
-        raise TypeError(f"model: expected one of jaxgnn.nn's models, got {type(model).__name__}")
+        got = type(model).__name__
+        raise TypeError(
+            f"model: expected one of jaxgnn.nn's models, got {got}: evaluate one of your own as "
+            "model(graph, features)"
+        )
     graph = graph_argument(graph)
     if isinstance(graph.row_offsets, Tracer):
         raise TypeError("graph: expected a graph that is not traced, outside jax.jit")
