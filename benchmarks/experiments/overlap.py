@@ -93,7 +93,7 @@ def papers(parts: int, scale: float) -> Part:
     """The part of `papers_part`."""
     nodes, edges = round(papers_part.NODES * scale), round(papers_part.EDGES * scale)
     graph, _, pair_rows = papers_part.make_part(nodes, edges, 1.0, parts)
-    return Part(np.asarray(graph.row_offsets)[:-1], np.asarray(graph.senders), nodes, pair_rows)
+    return Part(np.asarray(graph.row_offsets), np.asarray(graph.senders), nodes + 1, pair_rows)
 
 
 def measure(shape: str, options: Options) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from jaxgnn.data import benchmark_graph, benchmark_shapes
 from jaxgnn.distributed import Partition, partition
 from jaxgnn.distributed._choose_partition import choose_partition
 from jaxgnn.distributed._halo import Halo
+from jaxgnn.distributed._parts import rows_of_part
 from jaxgnn.graph._layouts import windows as _windows
 
 _BLOCKS, _ENTRY_COST = 264, 1  # in edges, as in cpu/host/windows.cc
@@ -118,7 +119,7 @@ def _ends(several: list[_windows.Windows]) -> str:
 def _sent(graph: Any, split: Partition) -> str:
     """What the exchange of a partition sends."""
     found = split.statistics
-    rows = int(np.bincount(split.owner, minlength=split.parts).max())
+    rows = rows_of_part(int(np.bincount(split.owner, minlength=split.parts).max()), 1)
     pairs = split.parts * (split.parts - 1)
     largest = round(found.exchange_padding * found.halo_per_node * graph.num_senders / pairs)
     exchange = Halo.of(rows, np.array([[largest]]))

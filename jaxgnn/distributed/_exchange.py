@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,8 @@ def receive_halo(
     rows = parts * pair_rows  # by number, as there may be no columns
     sent = [_on_the_wire(array, dtype) for array in arrays]
     if sends is not None:
-        sent = [_packed(sends, array) for array in sent]
+        to_itself = jax.lax.axis_index(axis) * pair_rows
+        sent = [_packed(sends, array, to_itself) for array in sent]
     halos: dict[int, Array] = {}
     for kind in dict.fromkeys(array.dtype for array in sent):  # in one order on all devices
         alike = [i for i, array in enumerate(sent) if array.dtype == kind]
@@ -70,14 +72,22 @@ def _on_the_wire(
     return array.astype(dtype) if floating and dtype is not None else array
 
 
-def _packed(sends: Graph, array: Shaped[Array, "owned width"]) -> Shaped[Array, "sent width"]:
-    """The rows that are sent, in their order."""
+def _packed(
+    sends: Graph, array: Shaped[Array, "owned width"], to_itself: Int[Array, ""]
+) -> Shaped[Array, "sent width"]:
+    """The rows that are sent, in their order. Padding ends at the first one of a part to itself,
+    whose sum, which may be infinite, becomes 0."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         # A product, so that its gradient is one, too: added in a fixed order.
-        return spmm(sends, array)
+        return zero_row(spmm(sends, array), to_itself)
     # Where no row is asked for, any: sparse rows stay valid.
     first = jnp.minimum(sends.row_offsets[:-1], sends.num_edges - 1)
     return array[sends.senders[first]]
+
+
+def zero_row(x: Shaped[Array, "rows *rest"], row: Any) -> Shaped[Array, "rows *rest"]:
+    """The array with 0 in a row. XLA changes it where it lies."""
+    return jax.lax.dynamic_update_slice_in_dim(x, jnp.zeros_like(x[:1]), row, 0)
 
 
 def _repeated(array: Shaped[Array, "owned width"], times: int) -> Shaped[Array, "sent width"]:

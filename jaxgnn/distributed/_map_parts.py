@@ -15,7 +15,7 @@ from jaxtyping import Array
 from jaxgnn._core import checks
 from jaxgnn.distributed._arguments import check_context
 from jaxgnn.distributed._edge_kinds import EdgeKinds, reduce_kinds
-from jaxgnn.distributed._exchange import exchange, receive_halo
+from jaxgnn.distributed._exchange import exchange, receive_halo, zero_row
 from jaxgnn.graph import End, Graph, Split
 
 if TYPE_CHECKING:
@@ -259,8 +259,8 @@ def _has_padding(sharded: ShardedGraph, edge_mask: Array | None) -> bool:
 
 
 def _without_padding(x: Array) -> Array:
-    """0 in the last row, where padding edges end. XLA changes it where it lies."""
-    return jax.lax.dynamic_update_slice_in_dim(x, jnp.zeros_like(x[:1]), x.shape[0] - 1, 0)
+    """0 in the last row, where padding edges end."""
+    return zero_row(x, x.shape[0] - 1)
 
 
 def _resized(x: Array, rows: int) -> Array:

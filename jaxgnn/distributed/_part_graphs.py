@@ -114,10 +114,10 @@ def stack(
     with jax.default_device(_host()):
         for part, (end, (senders, receivers)) in enumerate(zip(paddings, lists, strict=True)):
             padding = num_edges - senders.size
-            # All padding ends at one row; over its senders it is spread.
-            spread = np.arange(padding, dtype=senders.dtype) % senders.dtype.type(num_senders)
+            # All padding ends at one row. It starts where other edges do: at nodes, not at places
+            # of padding, which may hold anything.
             graph = Graph.from_edges(
-                np.append(senders, spread),
+                np.append(senders, np.resize(senders, padding)),
                 np.append(receivers, np.full(padding, end, receivers.dtype)),
                 num_senders=num_senders,
                 num_receivers=num_receivers,

@@ -256,8 +256,7 @@ class ShardedGraph(GraphSubstitute):
         if self.rows is not None and options["transpose"]:
             return spmm_transposed(self, x, weights, options["reduce"], options["impl"])
         arguments = {"x": x} if weights is None else {"x": x, "weights": weights}
-        # Transposed, the receivers' rows are aggregated. By features a graph without edges has one
-        # of padding, which ends at a receiver of its own.
+        # Transposed, the receivers' rows are aggregated: padding has none of them.
         rows: End = "receivers" if options["transpose"] else "senders"
         ends: dict[str, End] = {"x": rows, "weights": "edges"}
         return self.map_parts(

@@ -13,6 +13,7 @@ from flax import nnx
 
 from jaxgnn import (
     Graph,
+    dot_attention,
     gat_attention,
     gather_edges,
     maxk,
@@ -329,3 +330,53 @@ def test_a_linear_layer_of_one_s_own_is_called():
     sharded = shard(graph, mesh(2), rows="x")
     x = rng.standard_normal((9, 4)).astype(np.float32)
     close(sharded.gather(model(sharded, sharded.scatter(x))), model(graph, x))
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize("operation", [gat_attention, dot_attention])
+def test_places_of_padding_may_hold_anything(operation):
+    graph, rng = random_graph(9, 30)
+    sharded = over_axes(graph, *ROWS, owner=(np.arange(9) > 5).astype(np.int32))
+    x = rng.standard_normal((9, 1, 4)).astype(np.float32)
+
+    @jax.jit
+    def gradient(graph, x, mask):
+        scores = x[..., 0] if operation is gat_attention else x
+
+        def loss(x):
+            out = operation(graph, x, scores, scores)
+            return jnp.sum(jnp.where(mask[:, None, None], jnp.sin(out), 0))
+
+        return jax.grad(loss)(x)
+
+    placed = np.array(sharded.scatter(x))
+    placed[~np.asarray(sharded.node_mask)] = np.nan
+    got = gradient(sharded, placed, sharded.node_mask)
+    close(sharded.gather(got), gradient(graph, x, np.ones(9, bool)))
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs two devices")
+@pytest.mark.parametrize(("dtype", "sent"), [("float16", None), ("float32", "float16")])
+def test_a_part_that_sends_few_rows_in_16_bits(dtype, sent):
+    """Its padding edges add up rows of the other part's, beyond what float16 holds."""
+    rng, nodes = np.random.default_rng(0), 400
+    receivers, ring = np.repeat(np.arange(200), 4), np.arange(nodes)
+    senders = 200 + rng.integers(0, 150, receivers.size)  # from the second part to the first
+    ends = np.concatenate([senders, ring, [0]]), np.concatenate([receivers, ring, [200]])
+    graph = Graph.from_edges(*ends, num_nodes=nodes)
+    partition = types.SimpleNamespace(parts=2, owner=(ring >= 200).astype(np.int32))
+    sharded = shard(graph, mesh(2), rows="x", partition=partition, exchange_dtype=sent)
+    assert sharded.sends is not None
+    x = rng.uniform(0, 3000, (nodes, 1, 4)).astype(dtype)
+
+    @jax.jit
+    def gradient(graph, x, mask):
+        def loss(x):
+            out = gat_attention(graph, x, x[..., 0] / 1e4, x[..., 0] / 1e4)
+            return jnp.sum(jnp.where(mask[:, None, None], out.astype(jnp.float32), 0))
+
+        return jax.grad(loss)(x)
+
+    got = sharded.gather(gradient(sharded, sharded.scatter(x), sharded.node_mask))
+    want = np.asarray(gradient(graph, x, np.ones(nodes, bool)), np.float32)
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, atol=0.02 * np.abs(want).max())

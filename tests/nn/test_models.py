@@ -287,7 +287,7 @@ def test_the_perceptron_ignores_the_graph():
 @pytest.mark.parametrize("name", MODELS)
 def test_what_follows_the_widths_is_named(name):
     """In PyG's order, the number of layers third, these were three layers with two outputs."""
-    with pytest.raises(TypeError, match="takes 4 positional arguments but 5"):
+    with pytest.raises(TypeError, match="out_features, and all others by name, got 4"):
         MODELS[name](6, 16, 2, 3, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match="num_layers"):
         MODELS[name](6, 16, 3, rngs=nnx.Rngs(0))
