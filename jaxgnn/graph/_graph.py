@@ -229,11 +229,17 @@ class Graph(GraphArrays):
         """Graph of PyG's `edge_index` (row 0 the sources, row 1 the targets).
 
         Takes the options of `from_edges`; so `Graph.from_edge_index(edge_index,
-        edge_data=edge_attr)` returns the graph and the attributes in its edge order.
+        edge_data=edge_attr)` returns the graph and the attributes in its edge order. Without
+        `edge_data`, or with None, it returns the graph alone.
 
         Raises:
             TypeError, ValueError: as `from_edges`, or the shape is not `(2, num_edges)`.
         """
+        for name in options.keys() & {"edge_attr", "edge_weight"}:
+            raise TypeError(
+                f"from_edge_index: got an unknown argument {name!r}: edge data is its argument "
+                "'edge_data'"
+            )
         return cls.from_edges(*edge_list.rows_of_index(edge_index), **options)
 
     @classmethod

@@ -173,6 +173,12 @@ def test_errors_of_layers_with_the_names_of_pyg(make, message):
         make(nnx.Rngs(0))
 
 
+@pytest.mark.parametrize("name", ["edge_attr", "edge_weight"])
+def test_edge_data_of_an_edge_index_by_the_names_of_pyg(name):
+    with pytest.raises(TypeError, match=f"from_edge_index: .* '{name}': .* 'edge_data'"):
+        Graph.from_edge_index(np.zeros((2, 3), np.int32), **{name: np.ones(3, np.float32)})
+
+
 def test_layers_of_one_s_own_have_their_own_names(graph):
     def conv(in_features, out_features, *, act, rngs, **_):
         assert act == "elu"
