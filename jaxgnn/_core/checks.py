@@ -80,8 +80,7 @@ def floating(x: Any, name: str) -> Array:
     x = unwrap(x)
     if not isinstance(x, jax.Array | np.ndarray | np.generic | float | int | list | tuple):
         sparse = hasattr(x, "to_dense") and hasattr(x, "packed")
-        hint = ", whose to_dense() is one" if sparse else ""
-        hint = hint or torch_hint(x, name)
+        hint = ", whose to_dense() is one" if sparse else torch_hint(x, name)
         raise TypeError(f"{name}: expected an array, got {type(x).__name__}{hint}")
     array = as_numbers(x, name)
     if array.dtype not in _FLOATS:

@@ -44,9 +44,8 @@ def kaiming_bias(in_features: int) -> Initializer:
 class Linear(nnx.Linear):
     """`nnx.Linear` whose gradients of 16-bit rows are summed in float32, $W$'s by a kernel."""
 
-    def __call__(self, inputs: Float[Array, "*rows in_features"]) -> Array:
-        out = project(self, inputs)
-        return out if self.bias is None else add_bias(out, self.bias[...])
+    def __call__(self, inputs: Float[Array, "*rows in_features"], graph: Any = None) -> Array:
+        return _with_bias(self, project(self, inputs, graph))
 
 
 def linear(
@@ -131,10 +130,23 @@ def promote(layer: nnx.Linear, x: Array) -> Array:
     return x
 
 
-def project(layer: nnx.Linear, x: Array) -> Array:
-    """$x W$, without the bias."""
+def project(layer: nnx.Linear, x: Array, graph: Any = None) -> Array:
+    """$x W$, without the bias; on a sharded `graph` of its nodes' rows, each device of its own."""
     x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
-    return project_rows(x, kernel, layer.precision)
+    if not isinstance(graph, GraphSubstitute):
+        return project_rows(x, kernel, layer.precision)
+    return graph.map_parts(
+        lambda _, x, kernel: project_rows(x, kernel, layer.precision),
+        "linear",
+        {"x": x, "kernel": kernel},
+        {"x": "rows", "kernel": "replicated"},
+        "rows",
+        split="rows",
+    )
+
+
+def _with_bias(layer: nnx.Linear, out: Array) -> Array:
+    return out if layer.bias is None else add_bias(out, layer.bias[...])
 
 
 def linear_of_rows(
@@ -143,18 +155,7 @@ def linear_of_rows(
     """The layer, of the rows of a graph's nodes. Of a sharded graph's each device has its own, so
     that the kernel of the weight gradient may run, which XLA could not partition; but not by a
     layer that a user has put in our own one's place."""
-    if not isinstance(graph, GraphSubstitute) or type(layer) is not Linear:
-        return layer(x)
-    x, kernel = dtypes.promote_dtype((x, layer.kernel[...]), dtype=layer.dtype)
-    out = graph.map_parts(
-        lambda _, x, kernel: project_rows(x, kernel, layer.precision),
-        "linear",
-        {"x": x, "kernel": kernel},
-        {"x": "rows", "kernel": "replicated"},
-        "rows",
-        split="rows",
-    )
-    return out if layer.bias is None else add_bias(out, layer.bias[...])
+    return layer(x, graph) if type(layer) is Linear else layer(x)
 
 
 def aggregate_and_transform(
@@ -181,10 +182,7 @@ def aggregate_and_transform(
     """
     if not transform_first or _any_sparse(x):
         return layer(aggregate(promoted(layer, x)))
-    out = aggregate(map_values(lambda rows: project(layer, rows), x))
-    if layer.bias is None:
-        return out
-    return add_bias(out, layer.bias[...])
+    return _with_bias(layer, aggregate(map_values(lambda rows: project(layer, rows), x)))
 
 
 def linear_pair(
