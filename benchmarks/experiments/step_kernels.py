@@ -1,9 +1,10 @@
 """Which kernels a device's share of a training step spends its time in, beside the whole step's.
 
     python -m benchmarks.experiments.step_kernels [--k 32] [--devices 8] [--parts 0 1] [--cache DIR]
+    python -m benchmarks.experiments.step_kernels --devices 8 --layout features --tiles
     python -m benchmarks.experiments.step_kernels --devices 1 --model gin --k 32
 
-The steps are those of the suite `scale`, by rows, of GraphSAGE unless another model is named; with
+The steps are those of the suite `scale`, of GraphSAGE unless another model is named; with
 `--devices 1` that of one device alone. Each is timed, then traced by JAX's profiler; for
 each kernel of a GPU the table has its time in a step on one device, that time by the devices, and
 its time in a step of a part. What a part adds to its even share is where the speed-up is lost.
@@ -16,13 +17,13 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import timing
+from benchmarks.harness import plan, timing
 from benchmarks.harness.setting import Setting
 from benchmarks.harness.trace import gpu_kernels
 from benchmarks.suites import scale
@@ -45,6 +46,10 @@ class Options:
     """Parts of the graph."""
     parts: tuple[int, ...] = (0,)
     """Those that are traced."""
+    layout: Literal["rows", "features"] = "rows"
+    """Of the parts."""
+    tiles: bool = False
+    """Whether one device, and parts by features, have a graph with tiles."""
     shape: str = "reddit"
     """The graph."""
     scale: float = 1.0
@@ -87,11 +92,12 @@ def _run(options: Options, graph: scale.Stored) -> None:
     # The suite `training` has ReLU's step of these models with an input layer, too.
     own = options.model != "sage" or options.devices == 1
     with_input = options.k is not None or own
-    setting = Setting("jaxgnn", options.model, options.k, options.dtype, input_layer=with_input)
+    impl = plan.ESTIMATED if options.tiles else plan.OURS
+    setting = Setting(impl, options.model, options.k, options.dtype, input_layer=with_input)
     sizes = list(with_input_layer(graph.widths) if with_input else graph.widths)
-    steps = Steps(graph.folder, options.k is not None)
+    steps = Steps(graph.folder, options.k is not None, options.tiles)
     columns: dict[str, tuple[float, dict[str, float]]] = {}
-    layouts = [("one", 1, (0,)), ("rows", options.devices, options.parts)]
+    layouts = [("one", 1, (0,)), (options.layout, options.devices, options.parts)]
     for layout, count, parts in layouts[: 1 + (options.devices > 1)]:
         share = steps.prepare(setting, sizes, graph.features, layout, count, sent=False)
         for part in parts:
