@@ -118,15 +118,17 @@ __global__ void __launch_bounds__(kThreads) edge_dots_of_slice(const Params<T> p
   }
 }
 
-// Whether slicing pays for another read of the columns and the results in each slice: if a row has
-// several slices, is read by many edges, and the rows exceed the L2 cache. The results of several
-// heads are contiguous: a slice would move all of them.
+// Whether the kernel of slices takes rows that many edges read: those of one slice, most of whose
+// lanes it needs, and those of several that exceed the L2 cache, where slicing pays for another
+// read of the columns and the results in each slice. The results of several heads are contiguous: a
+// slice would move all of them.
 bool takes_slices(const SddmmArgs& args, int64_t row_bytes) {
   constexpr int64_t kCacheBytes = 32 << 20;
   constexpr int64_t kMeanDegree = 16;
-  return args.heads == 1 && args.x == nullptr && !args.rows.wide_columns && row_bytes >= 256 &&
-         args.rows.num_edges >= kMeanDegree * args.rows.num_rows &&
-         args.num_columns * row_bytes > kCacheBytes;
+  const bool one = row_bytes > 64 && row_bytes <= 128;
+  const bool several = row_bytes >= 256 && args.num_columns * row_bytes > kCacheBytes;
+  return args.heads == 1 && args.x == nullptr && !args.rows.wide_columns && (one || several) &&
+         args.rows.num_edges >= kMeanDegree * args.rows.num_rows;
 }
 
 template <typename T, int V>

@@ -52,6 +52,21 @@ def test_long_rows(dtype, width):
         assert_close(sddmm(graph, a, b), *brute_force(graph, a, b))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "width"), [("float32", 32), ("float32", 20), ("bfloat16", 64), ("float64", 12)]
+)
+def test_rows_of_one_slice(dtype, width):
+    """Of 65 to 128 bytes, read by many edges: on a GPU the kernel of slices, which has one."""
+    with jax.enable_x64(dtype == "float64"):
+        rng = np.random.default_rng(4)
+        shares = np.concatenate([[2_500, 0, 1, 33, 32], np.full(55, 17)])
+        receivers = np.repeat(np.arange(60), shares)
+        senders = rng.integers(0, 40, receivers.size)  # some edges are repeated
+        graph = Graph.from_edges(senders, receivers, num_senders=40, num_receivers=60)
+        a, b = (draw_array(rng, (rows, width), dtype) for rows in (60, 40))
+        assert_close(sddmm(graph, a, b), *brute_force(graph, a, b))
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 132), ("bfloat16", 264), ("float32", 64)])
 def test_matrices_beyond_the_cache(dtype, width):
